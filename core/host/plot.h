@@ -1,0 +1,35 @@
+/* plot.h: the gnuplot driver. A figure is a bundle (fig.gp, data files, manifest.json) that redraws
+ * from itself alone; gnuplot runs without a shell (`gnuplot -d fig.gp`), and success means status
+ * 0, no warning outside an allow-list and a whole output file (magic and trailer). SHELL §4. User
+ * text reaches gnuplot only through sd_plot_quote: single-quoted, control bytes and bad UTF-8
+ * replaced; `noenhanced` unless the markup is ours. */
+#ifndef SD_HOST_PLOT_H
+#define SD_HOST_PLOT_H
+
+#include "base/run.h"
+#include "base/str.h"
+
+typedef struct sd_plot sd_plot;
+sd_status sd_plot_new(const char *title, SD_OWN sd_plot **out, sd_err *err);
+void sd_plot_free(sd_plot *SD_NULLABLE p);
+/* Appends a gnuplot command line of ours (never user text). */
+sd_status sd_plot_cmd(sd_plot *p, sd_err *err, const char *fmt, ...) SD_PRINTF(3, 4);
+/* Single-quoted gnuplot string of any bytes. */
+void sd_plot_quote(sd_buf *out, const char *s);
+/* Adds a data file to the bundle: text columns (row-major n×cols doubles, non-finite written as
+ * "nan" and counted), or a binary f32 matrix for `image`. Returns its quoted relative name. */
+sd_status sd_plot_data(sd_plot *p, const double *v, size_t rows, size_t cols, char name[64],
+                       sd_err *err);
+sd_status sd_plot_matrix(sd_plot *p, const double *v, size_t rows, size_t cols, char name[64],
+                         sd_err *err);
+size_t sd_plot_nonfinite(const sd_plot *p);
+
+/* Terminal by file extension: png svg pdf txt; the bundle is left beside the file ("x.png" →
+ * "x.plot/"). Written aside, checked, renamed. SD_EMISSING when gnuplot is not installed (the
+ * bundle stays), SD_EWRITE for a cut output. */
+sd_status sd_plot_file(sd_plot *p, const char *path, const sd_run *run, sd_err *err);
+/* Drawn with the dumb terminal, cols × rows characters, form feed stripped; colour off for
+ * NO_COLOR. */
+sd_status sd_plot_text(sd_plot *p, int cols, int rows, const sd_run *run, sd_buf *out, sd_err *err);
+
+#endif

@@ -1,0 +1,65 @@
+/* container.h: a checkpoint's named tensors, whatever file format holds them; no model knowledge.
+ *
+ * Opening reads headers only; tensor data is read (pread, so a file cut short later is an error and
+ * never SIGBUS), checked and converted when asked for. A new format is one file (io/safetensors.c,
+ * io/gguf.c) and one row in the table in container.c. Model files are untrusted: every length is
+ * checked before use, and no allocation exceeds a small multiple of the file's size. */
+#ifndef SD_IO_CONTAINER_H
+#define SD_IO_CONTAINER_H
+
+#include <jansson.h>
+
+#include "base/os.h"
+#include "base/run.h"
+#include "num/tensor.h"
+
+typedef struct sd_container sd_container;
+
+typedef struct sd_tensor_info {
+    const char *name;
+    sd_dtype dtype;
+    int ndim;
+    int64_t
+        shape[SD_MAX_DIMS]; /* row-major, outermost first (GGUF's order is reversed on reading) */
+    uint64_t bytes;
+    int shard; /* index of the file that holds it */
+} sd_tensor_info;
+
+/* path: a .safetensors or .gguf file, a *.safetensors.index.json, or a folder that holds one of
+ * them (index first, then model.safetensors, then a single *.safetensors or *.gguf). Warnings go to
+ * run->log. */
+sd_status sd_container_open(const char *path, const sd_run *SD_NULLABLE run,
+                            SD_OWN sd_container **out, sd_err *err);
+sd_container *sd_container_ref(sd_container *c);
+void sd_container_unref(sd_container *SD_NULLABLE c);
+
+const char *sd_container_format(const sd_container *c); /* "safetensors", "gguf" */
+const char *sd_container_path(const sd_container *c);
+size_t sd_container_n_files(const sd_container *c);
+const char *sd_container_file(const sd_container *c, size_t i);
+size_t sd_container_count(const sd_container *c);
+const sd_tensor_info *sd_container_at(const sd_container *c, size_t i);
+int sd_container_find(const sd_container *c, const char *name); /* -1 when absent */
+/* Metadata as a JSON object (safetensors __metadata__, GGUF key-values; big GGUF arrays included).
+ * Borrowed. */
+json_t *sd_container_meta(const sd_container *c);
+
+/* Reads tensor i: raw dtype, contiguous, or converted (F32/F64) block by block without holding the
+ * raw bytes whole. */
+sd_status sd_container_read(sd_container *c, size_t i, SD_OWN sd_tensor **out, sd_err *err);
+sd_status sd_container_read_as(sd_container *c, size_t i, sd_dtype to, SD_OWN sd_tensor **out,
+                               sd_err *err);
+/* SHA-256 of the files' bytes (all data is read; polls cancellation). */
+sd_status sd_container_hash(sd_container *c, const sd_run *SD_NULLABLE run, char out[65],
+                            sd_err *err);
+
+/* Writing: tensors in the order given, `__metadata__` from a JSON object of strings (nullable).
+ * Duplicate or reserved names are refused; the write is atomic. */
+typedef struct sd_named_tensor {
+    const char *name;
+    const sd_tensor *tensor;
+} sd_named_tensor;
+sd_status sd_safetensors_write(const char *path, const sd_named_tensor *t, size_t n,
+                               const json_t *SD_NULLABLE metadata, sd_err *err);
+
+#endif

@@ -1,0 +1,28 @@
+/* json.h: jansson with our limits: strict UTF-8, duplicate keys refused, depth and density bounded
+ * (so that a hostile file cannot allocate more than a small multiple of its size), errors that name
+ * file, line and field. */
+#ifndef SD_IO_JSON_H
+#define SD_IO_JSON_H
+
+#include <jansson.h>
+
+#include "base/os.h"
+
+sd_status sd_json_parse(const char *text, size_t n, const char *what, SD_OWN json_t **out,
+                        sd_err *err);
+sd_status sd_json_load(const char *path, uint64_t max_bytes, SD_OWN json_t **out, sd_err *err);
+
+/* Typed look-up in an object. *found (nullable) = whether the key is there and not null; without
+ * `found` the key is required. A wrong type is an error naming key, expected and found type.
+ * Integers given as reals without fraction ("1e6" as theta) are accepted for doubles, never the
+ * other way. */
+sd_status sd_json_i64(const json_t *obj, const char *key, int64_t min, int64_t max, int64_t *out,
+                      bool *SD_NULLABLE found, sd_err *err);
+sd_status sd_json_f64(const json_t *obj, const char *key, double *out, bool *SD_NULLABLE found,
+                      sd_err *err);
+sd_status sd_json_bool(const json_t *obj, const char *key, bool *out, bool *SD_NULLABLE found,
+                       sd_err *err);
+sd_status sd_json_str(const json_t *obj, const char *key, const char **out, bool *SD_NULLABLE found,
+                      sd_err *err); /* borrowed */
+
+#endif

@@ -1,0 +1,69 @@
+/* config.h: what a transformer is, in one structure that every family maps to and from.
+ * Letters as in METHOD: L layers, H heads, d head dimension, D width, V vocabulary. */
+#ifndef SD_NN_CONFIG_H
+#define SD_NN_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef enum sd_norm { SD_NORM_NONE, SD_NORM_LAYER, SD_NORM_RMS } sd_norm;
+/* Where the norms stand: x + f(norm(x)); norm(x + f(x)) (BERT); x + attn(n1(x)) + mlp(n2(x)). */
+typedef enum sd_block { SD_BLOCK_PRE, SD_BLOCK_POST, SD_BLOCK_PARALLEL } sd_block;
+typedef enum sd_act { SD_ACT_GELU, SD_ACT_GELU_TANH, SD_ACT_RELU, SD_ACT_SILU } sd_act;
+typedef enum sd_pos { SD_POS_LEARNED, SD_POS_ROPE, SD_POS_NONE } sd_pos;
+typedef enum sd_rope_style { SD_ROPE_HALF, SD_ROPE_INTERLEAVED } sd_rope_style;
+
+/* One attention sublayer. Head dimensions may differ by layer (METHOD §7.4). */
+typedef struct sd_layer_cfg {
+    char kind[24]; /* row of the attention-kind table: "softmax", "sd", "elu1", "bilinear", ... */
+    int n_head, n_kv_head;
+    int d_qk, d_v; /* per head */
+    double
+        scale; /* c of METHOD §1 (softmax) or α of §6 (sd); an explicit number, never re-derived */
+    /* bilinear (truncated standard heads): routing planes and filtering rank kept, per head */
+    int planes, f_rank;
+    char options[64]; /* kind-specific, "key=value ..." */
+} sd_layer_cfg;
+
+typedef struct sd_rope_cfg {
+    int dim; /* rotary dims of each head (<= d_qk) */
+    sd_rope_style style;
+    double theta;
+    char scaling[16]; /* "none", "linear", "llama3" */
+    double factor, low_freq, high_freq;
+    int original_ctx;
+} sd_rope_cfg;
+
+typedef struct sd_config {
+    char family[24]; /* row of the family table: "gpt2", "sd", "bert", "gpt_neox", "llama" */
+    int n_layer, d_model, d_ff, vocab,
+        n_pos; /* n_pos: position table (or trained context if RoPE) */
+    bool causal;
+    sd_norm norm;
+    double norm_eps;
+    bool final_norm, embed_norm;
+    sd_block block;
+    sd_act act;
+    bool gated_mlp; /* w2(act(w1 x) ∘ w3 x) */
+    sd_pos pos;
+    sd_rope_cfg rope;
+    int n_type;    /* BERT token types, 0 = none */
+    bool tied;     /* output head = token embedding (METHOD: counted once) */
+    bool has_head; /* false: encoder without MLM head */
+    bool mlm_head; /* BERT: dense + act + norm before the decoder */
+    bool qkv_bias, out_bias, mlp_bias;
+    double embed_scale;  /* multiplies (token + position) embeddings on input only; 1 = off */
+    double d_floor;      /* S–D: added to softplus */
+    int bos, eos;        /* -1 = none */
+    sd_layer_cfg *layer; /* (n_layer) owned */
+} sd_config;
+
+sd_status sd_config_init(sd_config *c, int n_layer, sd_err *err); /* zeroed, layers allocated */
+sd_status sd_config_copy(sd_config *dst, const sd_config *src, sd_err *err);
+void sd_config_free(sd_config *c);
+/* Consistency and sane limits (every product that sizes an allocation); names the field. */
+sd_status sd_config_check(const sd_config *c, sd_err *err);
+
+#endif

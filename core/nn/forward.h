@@ -1,0 +1,42 @@
+/* forward.h: running a model. f32 arithmetic; the compute form (packed canonical weights) is built
+ * on first use and cached in the model. */
+#ifndef SD_NN_FORWARD_H
+#define SD_NN_FORWARD_H
+
+#include "nn/model.h"
+
+/* What one attention sublayer saw; every pointer is valid during the callback only. */
+typedef struct sd_capture {
+    int layer, batch, tokens;
+    int n_head, n_kv_head, d_qk, d_v, d_model;
+    double scale;
+    const char *kind;
+    const float *x; // (B, T, D) inputs, after the sublayer's norm if any
+    const float *q; // (B, T, H, d_qk) with bias, after RoPE
+    const float *k; // (B, T, Hkv, d_qk)
+    const float *v; // (B, T, Hkv, d_v)
+    const float *d; // (B, T, H) S–D diagonal (positive), else NULL
+} sd_capture;
+
+typedef struct sd_forward_opts {
+    const sd_run *run;                                                 /* nullable */
+    sd_status (*capture)(void *ctx, const sd_capture *c, sd_err *err); /* nullable */
+    void *capture_ctx;
+    bool stop_after_capture;    /* do not run past the last layer's attention */
+    const int32_t *token_types; // (B, T) BERT segment ids; nullable = 0
+} sd_forward_opts;
+
+/* ids (B, T), each checked against V; T against the position table ("forward of 9 tokens: the
+ * position table holds 8"). hidden (B, T, D): output of the last block (after the final norm);
+ * logits (B, T, V). Either may be NULL. */
+sd_status sd_forward(sd_model *m, const int32_t *ids, int batch, int tokens,
+                     const sd_forward_opts *SD_NULLABLE opts, float *SD_NULLABLE hidden,
+                     float *SD_NULLABLE logits, sd_err *err);
+
+/* Negative log-likelihood (nats) of targets (B, T) under the model, f64 sums of f32 logits;
+ * target −1 = not scored (nll 0). Logits are formed in row blocks, never all at once. */
+sd_status sd_forward_nll(sd_model *m, const int32_t *ids, const int32_t *targets, int batch,
+                         int tokens, const sd_forward_opts *SD_NULLABLE opts, double *nll,
+                         sd_err *err);
+
+#endif
