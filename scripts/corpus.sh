@@ -1,0 +1,42 @@
+#!/bin/sh
+# corpus.sh: builds a real English corpus from Debian's documentation packages.
+#
+#   scripts/corpus.sh [OUTDIR]        default: build/corpus
+#
+# Leaves OUTDIR/corpus.txt: paragraphs of prose, one a line, a line `<|endoftext|>` between
+# documents (one document = one page of a manual). Code, tables and repeated paragraphs are dropped.
+# Nothing is installed: packages are downloaded and unpacked under OUTDIR/packages. The text keeps
+# the licences of its packages and is not part of this project.
+set -eu
+out=${1:-build/corpus}
+here=$(cd "$(dirname "$0")" && pwd)
+packages="linux-doc-6.1 python3.11-doc postgresql-doc-15 sqlite3-doc anarchism git-doc
+python-django-doc libreoffice-help-en-us gimp-help-en octave-doc debian-policy
+developers-reference debian-reference-en maint-guide apache2-doc exim4-doc-html
+gcc-12-doc gdb-doc emacs-common-non-dfsg bash-doc glibc-doc-reference mercurial-common
+python-numpy-doc python-scipy-doc python-matplotlib-doc python-pandas-doc
+samba cups-doc vim-doc mutt nano ghc-doc erlang-doc r-doc-html gnuplot-doc maxima-doc
+inkscape darktable openjdk-17-doc zsh-doc groff-doc asymptote-doc doc-debian
+installation-guide-amd64 debian-handbook hibernate-doc boost1.81-doc llvm-14-doc clang-14-doc cmake-doc"
+command -v lua5.4 >/dev/null || { echo "corpus.sh: lua5.4 is missing (apt-get install lua5.4)" >&2; exit 5; }
+mkdir -p "$out/packages" "$out/tree"
+out=$(cd "$out" && pwd)
+for p in $packages; do
+    [ -e "$out/tree/$p" ] && continue
+    deb=$(find "$out/packages" -name "${p}_*.deb" | head -n 1)
+    if [ -z "$deb" ]; then
+        if ! (cd "$out/packages" && apt-get download "$p" >/dev/null 2>&1); then
+            echo "corpus.sh: $p is not to be had, left out" >&2
+            continue
+        fi
+        deb=$(find "$out/packages" -name "${p}_*.deb" | head -n 1)
+    fi
+    mkdir -p "$out/tree/$p.part"
+    dpkg-deb -x "$deb" "$out/tree/$p.part"
+    mv "$out/tree/$p.part" "$out/tree/$p"
+done
+find "$out/tree" -type f \( -name '*.html' -o -name '*.htm' -o -name '*.html.gz' -o -name '*.xhtml' \) |
+    LC_ALL=C sort > "$out/files.txt"
+lua5.4 "$here/corpus.lua" "$out/files.txt" "$out/corpus.txt.part"
+mv "$out/corpus.txt.part" "$out/corpus.txt"
+ls -l "$out/corpus.txt"
