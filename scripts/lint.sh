@@ -1,0 +1,64 @@
+#!/bin/sh
+# lint.sh: the structural rules that a compiler does not check. Used by `make lint`.
+set -u
+bad=0
+say() { echo "lint: $*"; bad=1; }
+cd "$(dirname "$0")/.." || exit 2
+
+# Layering: a file includes only its own folder and folders earlier in the list.
+order="base num io nn spectral train host lua shell"
+rank() { n=0; for x in $order; do n=$((n + 1)); [ "$x" = "$1" ] && { echo $n; return; }; done; echo 0; }
+for dir in $order; do
+    r=$(rank "$dir")
+    for f in core/"$dir"/*.[ch]; do
+        [ -e "$f" ] || continue
+        for inc in $(sed -n 's/^ *# *include *"\([a-z_]*\)\/.*/\1/p' "$f" | sort -u); do
+            case $inc in
+            include) [ "$r" -ge "$(rank host)" ] || say "$f includes include/: only host and later may" ;;
+            gen) ;;
+            *)
+                i=$(rank "$inc")
+                [ "$i" -gt 0 ] && [ "$i" -le "$r" ] || say "$f includes \"$inc/…\": not below $dir/"
+                ;;
+            esac
+        done
+    done
+done
+
+# One door each.
+only() { # pattern, allowed files regex, what
+    grep -lE "$1" core/*/*.[ch] 2>/dev/null | grep -vE "$2" | while read -r f; do echo "lint: $f: $3"; done
+}
+doors=$(
+    only '# *include *[<"](cblas|lapacke|openblas)' '^core/num/blas\.c$' 'only num/blas.c includes BLAS and LAPACKE'
+    only '# *include *<dlfcn' '^core/host/plugin\.c$' 'only host/plugin.c includes dlfcn.h'
+    only '# *include *[<"](lua|lauxlib|lualib)' '^core/(lua|shell)/' 'only lua/ and shell/ include Lua'
+    only '# *include *<readline' '^core/shell/lineedit\.c$' 'only shell/lineedit.c includes readline'
+    only '# *define *_GNU_SOURCE' '^core/base/os\.c$' 'only base/os.c defines _GNU_SOURCE'
+    only '(^|[^a-z_])(abort|exit|longjmp) *\(' '^core/(shell|base/os\.c|lua)' 'the library never exits, aborts or longjmps'
+    only '(^|[^a-z_.>])(printf|puts|putchar) *\(' '^core/(shell|lua)' 'the library never prints to stdout'
+)
+[ -z "$doors" ] || { echo "$doors"; bad=1; }
+for f in plugins/*.c; do
+    inc=$(sed -n 's/^ *# *include *"\(.*\)"/\1/p' "$f" | grep -v '^sd_plugin\.h$')
+    [ -z "$inc" ] || say "$f includes $inc: a plugin includes sd_plugin.h only"
+done
+grep -nE -- '-(Ofast|ffast-math|funsafe-math)' Makefile && say "fast-math flags are banned"
+
+# No writable globals but the cancellation flag; libsd exports only its own names.
+if [ -e "${1:-build}/libsd.a" ] && command -v nm >/dev/null; then
+    nm -A -g --defined-only "${1:-build}/libsd.a" 2>/dev/null | awk '{print $NF}' |
+        grep -vE '^sd_|^(_GLOBAL_|__)|^libsd' | sort -u |
+        while read -r s; do echo "lint: libsd.a exports $s: not an sd_ name"; done | grep . && bad=1
+    nm -A --defined-only "${1:-build}/libsd.a" 2>/dev/null | awk '$2 ~ /^[bBdDC]$/ || $3 ~ /^[bBdDC]$/ {print $1, $NF}' |
+        grep -vE 'sd_cancel_flag|\.(rel|local)|__func__|DW\.ref|completed|_data_rel' > "${1:-build}/globals.txt"
+    if [ -s "${1:-build}/globals.txt" ]; then
+        echo "lint: writable globals:"; sed 's/^/  /' "${1:-build}/globals.txt"; bad=1
+    fi
+fi
+for so in "${1:-build}"/plugins/*.so; do
+    [ -e "$so" ] || continue
+    extra=$(nm -D --defined-only "$so" | awk '{print $NF}' | grep -vE '^sd_plugin$|^_(init|fini)$' | tr '\n' ' ')
+    [ -z "$extra" ] || say "$so exports $extra: only sd_plugin may be"
+done
+exit $bad
