@@ -1,4 +1,4 @@
-/* sd_plugin.h: the one header a plugin includes.
+/* sd_plugin.h: the one header a plugin includes. ABI 1.0.
  *
  * A plugin is a shared object that exports one data symbol, `sd_plugin`. It is native code running
  * inside the program: load only what you trust. The host checks ABI version and structure sizes
@@ -6,7 +6,20 @@
  * each op; the table only ever grows at its end, and each group names the minor version that added
  * it.
  *
+ *     gcc -std=c11 -O2 -fPIC -shared -fvisibility=hidden -Wl,-z,defs my.c -o my.so -lm
+ *
  * See plugins/template.c and plugins/README.md.
+ *
+ * Ownership. Everything handed out belongs to the running call and dies with it: strings, arrays
+ * and scratch memory silently; handles (models, tables, calibrations, trainers, generators) should
+ * be released or returned, and one that is neither is freed and reported as a leak. Nothing may be
+ * kept across calls, and the table is used from the calling thread only.
+ *
+ * Errors. A function that can fail returns an int status (0 = ok) or NULL, and the host remembers
+ * the reason: an op passes it up with `return host->failed(call);`. An op that finds a fault itself
+ * says `return host->fail(call, SD_FAIL_INVALID, "planes %d: ...", n);`.
+ *
+ * Matrices are row-major. Layers and heads are numbered from 0.
  */
 #ifndef SD_PLUGIN_H
 #define SD_PLUGIN_H
@@ -22,6 +35,11 @@ extern "C" {
 #define SD_ABI_MAJOR 1
 #define SD_ABI_MINOR 0
 #define SD_PLUGIN_EXPORT __attribute__((visibility("default")))
+#if defined(__GNUC__)
+#define SD_PLUGIN_PRINTF(f_, a_) __attribute__((format(printf, f_, a_)))
+#else
+#define SD_PLUGIN_PRINTF(f_, a_)
+#endif
 
 /* ---- op descriptors ------------------------------------------------------------------------- */
 
@@ -40,14 +58,15 @@ typedef enum sd_arg_kind {
     SD_ARG_TENSOR = 11
 } sd_arg_kind;
 
-enum { SD_ARG_REQUIRED = 1 };
+enum { SD_ARG_REQUIRED = 1 }; /* sd_arg_desc.flags */
 
 typedef struct sd_arg_desc {
-    const char *name;
-    uint32_t kind;  /* sd_arg_kind */
+    const char *name; /* [a-z][a-z0-9_]* */
+    uint32_t kind;    /* sd_arg_kind */
     uint32_t flags; /* SD_ARG_REQUIRED: positional, in the order of the array, before all others */
     const char *dflt;    /* default as text ("64", "true", "keep"); NULL = absent unless given */
-    double min, max;     /* INT, NUM: inclusive; min > max = unbounded */
+    double min, max;     /* INT, NUM: inclusive bounds when min < max (either may be infinite);
+                            min >= max, so also {0, 0}: unbounded */
     const char *choices; /* CHOICE: "keep|scalar|none" */
     const char *doc;     /* one line */
 } sd_arg_desc;
@@ -64,17 +83,21 @@ typedef struct sd_op_desc {
     uint32_t returns;     /* sd_arg_kind */
     const char *name;     /* [a-z][a-z0-9_]* */
     const char *summary;  /* one line */
-    const char *details;  /* paragraphs */
-    const char *example;  /* Lua lines; runs in the tests with `m` and `t` defined */
+    const char *details;  /* paragraphs, separated by an empty line */
+    const char *example;  /* Lua lines; run in the tests with `m` (the bundled S-D model), `g` (the
+                             bundled GPT-2 model) and `t` (a short text) defined */
     const char *returns_doc;
     const sd_arg_desc *args;
     uint32_t n_args;
-    uint32_t flags;
+    uint32_t flags; /* SD_OP_* */
     sd_op_fn run;
 } sd_op_desc;
 
-/* ---- the plugin itself ------------------------------------------------------------------------
- */
+enum {
+    SD_OP_NO_LINEAGE = 1 /* the model returned is not a product of this op's arguments (open) */
+};
+
+/* ---- the plugin itself --------------------------------------------------------------------- */
 
 typedef struct sd_plugin_desc {
     uint32_t abi_major, abi_minor; /* SD_ABI_MAJOR, SD_ABI_MINOR */
@@ -84,16 +107,281 @@ typedef struct sd_plugin_desc {
     uint32_t n_ops;
     const char *name, *version, *summary;
     const sd_op_desc *ops;
-    int (*init)(const sd_host *host, sd_call *call); /* nullable */
-    void (*fini)(const sd_host *host);               /* nullable */
+    int (*init)(const sd_host *host, sd_call *call); /* nullable; non-zero = load is undone */
+    void (*fini)(const sd_host *host);               /* nullable; on unload, before the end */
 } sd_plugin_desc;
 
-/* ---- the host's function table: filled in by host/plugin.c
- * --------------------------------------- */
-/* TO BE COMPLETED: groups model · text · calibrate · evaluate · train · linalg · table · rng ·
- * progress/cancel · log · fail · args. */
+/* Start of the structure: `SD_PLUGIN_HEADER(ops), .name = "mine", .version = "1.0", ...` */
+#define SD_PLUGIN_HEADER(ops_)                                                                   \
+    .abi_major = SD_ABI_MAJOR, .abi_minor = SD_ABI_MINOR, .struct_size = sizeof(sd_plugin_desc), \
+    .op_size = sizeof(sd_op_desc), .arg_size = sizeof(sd_arg_desc),                              \
+    .n_ops = sizeof(ops_) / sizeof((ops_)[0]), .ops = (ops_)
+
+/* ---- types of the function table ------------------------------------------------------------ */
+
+/* Reasons, for host->fail; the program's exit code follows them. */
+enum {
+    SD_FAIL_INVALID = 1, /* bad argument or use */
+    SD_FAIL_FILE = 2,    /* an input file cannot be read */
+    SD_FAIL_FORMAT = 3,  /* an input file holds something wrong */
+    SD_FAIL_NUMERIC = 4, /* non-finite value, no convergence */
+    SD_FAIL_MISSING = 5, /* an optional program is not there */
+    SD_FAIL_WRITE = 6,   /* output could not be written whole */
+    SD_FAIL_CANCEL = 7,  /* interrupted by the user */
+    SD_FAIL_MEMORY = 8
+};
+
+/* Opaque handles. */
+typedef struct sd_hmodel sd_hmodel;
+typedef struct sd_htext sd_htext;
+typedef struct sd_htable sd_htable;
+typedef struct sd_hcalib sd_hcalib;
+typedef struct sd_htrain sd_htrain;
+typedef struct sd_hrng sd_hrng;
+
+/* A dense f64 array, row-major. Handed out: data is the call's (writable copy). Handed in: data is
+ * yours, copied by the callee. */
+typedef struct sd_array {
+    int32_t ndim; /* 0..6; 0 = scalar */
+    int32_t reserved;
+    int64_t shape[6];
+    double *data;
+} sd_array;
+
+/* Set struct_size before passing a structure that has one: the host fills no more than that. */
+typedef struct sd_model_info {
+    uint32_t struct_size;
+    int32_t n_layer, d_model, d_ff, vocab, n_pos;
+    int32_t causal, tied, rope; /* rope: rotary dimensions a head, 0 = none */
+    int32_t qkv_bias;
+    int32_t norm; /* 0 none, 1 layer norm, 2 RMS norm */
+    int32_t reserved;
+    double embed_scale, d_floor;
+    int64_t n_params;
+    char family[24];
+} sd_model_info;
+
+/* One attention sublayer; what model_set_layer may change. Kinds are the host's attention-kind
+ * table: "softmax", "sd", "bilinear", "elu1", "uniform", "potential", ... (plugins/README.md). */
+typedef struct sd_layer_info {
+    uint32_t struct_size;
+    int32_t n_head, n_kv_head, d_qk, d_v;
+    int32_t planes, f_rank; /* bilinear: routing planes and filtering rank a head */
+    int32_t reserved;
+    double scale; /* c (softmax) or alpha (sd): stays as it is whatever the factors' width */
+    char kind[24];
+    char options[64];
+} sd_layer_info;
+
+/* What one attention sublayer saw on one batch; pointers are valid during the callback only. */
+typedef struct sd_captured {
+    uint32_t struct_size;
+    int32_t layer, batch, tokens;
+    int32_t n_head, n_kv_head, d_qk, d_v, d_model;
+    int32_t reserved;
+    double scale;
+    const float *x; /* (B, T, D) inputs, after the sublayer's norm if any */
+    const float *q; /* (B, T, H, d_qk) with bias, after RoPE */
+    const float *k; /* (B, T, Hkv, d_qk) */
+    const float *v; /* (B, T, Hkv, d_v) */
+    const float *d; /* (B, T, H) S-D diagonal (positive), else NULL */
+} sd_captured;
+/* Non-zero stops the run and becomes its status. */
+typedef int (*sd_capture_fn)(void *user, const sd_captured *c);
+
+typedef struct sd_score {
+    uint32_t struct_size;
+    int32_t windows;
+    int64_t tokens; /* scored */
+    double nll;     /* mean, nats */
+    double ppl;     /* exp(nll) */
+} sd_score;
+
+/* One named slice of a trainer's flat buffers. */
+typedef struct sd_slice {
+    uint32_t struct_size;
+    int32_t layer; /* -1: global */
+    int64_t offset, n;
+    int32_t decay; /* weight decay applies */
+    int32_t reserved;
+    char role[24], name[48];
+} sd_slice;
+
+/* AdamW with gradient clipping by global norm (clip <= 0: off). */
+typedef struct sd_adamw {
+    uint32_t struct_size;
+    uint32_t reserved;
+    double lr, beta1, beta2, eps, weight_decay, clip;
+} sd_adamw;
+
+enum { SD_TABLE_INT = 0, SD_TABLE_NUM = 1, SD_TABLE_STR = 2, SD_TABLE_VEC = 3 };
+
+/* ---- the host's function table ---------------------------------------------------------------
+ * Append-only. A function added after 1.0 may only be called when host->abi_minor says it is there,
+ * or when the plugin's own abi_minor demands it (the loader then refuses an older host). */
 struct sd_host {
     uint32_t abi_major, abi_minor, struct_size, reserved;
+
+    /* -- arguments (1.0). Checked against the descriptor before the op runs: of the declared kind,
+     * in range, defaults filled in. Asking for an undeclared name or another kind fails the call
+     * and returns 0/NULL. */
+    bool (*arg_given)(sd_call *c, const char *name); /* given by the user or by a default */
+    bool (*arg_bool)(sd_call *c, const char *name);
+    int64_t (*arg_int)(sd_call *c, const char *name);
+    double (*arg_num)(sd_call *c, const char *name); /* INT or NUM; NaN when absent */
+    const char *(*arg_str)(sd_call *c,
+                           const char *name); /* STR, CHOICE, PATH, LAYERS; NULL: absent */
+    /* LAYERS (or a STR holding a range list such as heads "0-3"): mask[0..count) becomes 0/1;
+     * absent = all. `what` names the thing in the error ("head"). */
+    int (*arg_range)(sd_call *c, const char *name, const char *what, int32_t count,
+                     unsigned char *mask);
+    sd_hmodel *(*arg_model)(sd_call *c, const char *name); /* borrowed: read-only, not released */
+    sd_htext *(*arg_text)(sd_call *c, const char *name);   /* NULL when absent */
+    sd_htable *(*arg_table)(sd_call *c, const char *name); /* borrowed, read-only */
+    int (*arg_array)(sd_call *c, const char *name, sd_array *out);
+
+    /* -- failing (1.0) */
+    int (*fail)(sd_call *c, int code, const char *fmt, ...) SD_PLUGIN_PRINTF(3, 4); /* → code */
+    int (*failed)(sd_call *c);            /* code of the last failure, 0 if none */
+    const char *(*fail_text)(sd_call *c); /* its text, "" if none */
+    void (*fail_clear)(sd_call *c);       /* forgets it: the op goes on another way */
+
+    /* -- results (1.0): exactly one, of the declared kind, before returning 0 (none for NIL).
+     * A model or table given back is released by the host. */
+    int (*return_bool)(sd_call *c, bool v);
+    int (*return_int)(sd_call *c, int64_t v);
+    int (*return_num)(sd_call *c, double v); /* a NaN is refused: fail says more */
+    int (*return_str)(sd_call *c, const char *s, size_t n);
+    int (*return_model)(sd_call *c, sd_hmodel *m);
+    int (*return_table)(sd_call *c, sd_htable *t);
+    int (*return_array)(sd_call *c, const sd_array *a); /* TENSOR, f64 */
+
+    /* -- scratch memory (1.0): zeroed, 64-byte aligned, freed with the call. n*size is checked. */
+    void *(*alloc)(sd_call *c, size_t n, size_t size);
+    void (*release)(sd_call *c, void *p); /* optional early release; also arrays' data */
+
+    /* -- model (1.0). A clone shares every tensor until it is changed; arguments cannot be changed.
+     * Parts are the canonical roles of a layer: "wq" "bq" "wk" "bk" "wv" "bv" "wo" "bo" "wd" "bd"
+     * "norm1_g" ..., weights (in, out): y = x W + b; layer -1 for global ones ("tok", "pos", ...).
+     * A fused stored tensor is written through. */
+    sd_hmodel *(*model_clone)(sd_call *c, sd_hmodel *m);
+    void (*model_release)(sd_call *c, sd_hmodel *m);
+    const char *(*model_name)(sd_call *c, sd_hmodel *m);
+    int (*model_info)(sd_call *c, sd_hmodel *m, sd_model_info *out);
+    int (*model_layer)(sd_call *c, sd_hmodel *m, int32_t layer, sd_layer_info *out);
+    /* Parts whose shape follows from the changed fields must be set before the model is used. */
+    int (*model_set_layer)(sd_call *c, sd_hmodel *m, int32_t layer, const sd_layer_info *in);
+    size_t (*model_n_tensors)(sd_call *c, sd_hmodel *m);
+    const char *(*model_tensor_name)(sd_call *c, sd_hmodel *m, size_t i); /* NULL past the end */
+    int (*model_get_tensor)(sd_call *c, sd_hmodel *m, const char *name, sd_array *out);
+    int (*model_set_tensor)(sd_call *c, sd_hmodel *m, const char *name, const sd_array *in);
+    bool (*model_has_part)(sd_call *c, sd_hmodel *m, int32_t layer, const char *role);
+    int (*model_get_part)(sd_call *c, sd_hmodel *m, int32_t layer, const char *role, sd_array *out);
+    int (*model_set_part)(sd_call *c, sd_hmodel *m, int32_t layer, const char *role,
+                          const sd_array *in);
+
+    /* -- text (1.0): ids under the model's tokenizer, the call's. */
+    int (*text_ids)(sd_call *c, sd_htext *t, sd_hmodel *m, const int32_t **ids, size_t *n);
+    const char *(*text_name)(sd_call *c, sd_htext *t);
+
+    /* -- calibrate (1.0). The text is cut into sequences of ctx tokens (0: the position table, at
+     * most 512; a text shorter than ctx is one sequence; a last short piece is dropped), of which
+     * at most max_seqs are run (0: all). capture streams what each layer saw. calibrate gathers,
+     * per layer, over all rows N: "rows" (1) · "x2" (D+1, D+1) second moment of [x 1] / N · "qk"
+     * (H, 2d, 2d) Gram of [q k] / N per head (k of the head's group) · "q_mean" "k_mean" (H, d) ·
+     * "d_mean" "d_sd" (H) of the S-D diagonal · "diag_mean" (H) mean over tokens of scale·q_i·k_i.
+     */
+    int (*capture)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int32_t ctx,
+                   int32_t max_seqs, sd_capture_fn fn, void *user);
+    sd_hcalib *(*calibrate)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int32_t ctx,
+                            int32_t max_seqs);
+    int (*calib_get)(sd_call *c, sd_hcalib *h, int32_t layer, const char *what, sd_array *out);
+    void (*calib_release)(sd_call *c, sd_hcalib *h);
+
+    /* -- evaluate (1.0): METHOD §9; ctx 0 = position table, stride 0 = ctx. */
+    int (*evaluate)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int32_t ctx,
+                    int32_t stride, sd_score *out);
+    /* Logits (T, V) of one sequence. */
+    int (*logits)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, sd_array *out);
+
+    /* -- train (1.0): f32 copies of a model's parameters and their gradient, as two flat buffers
+     * with the same slices. batch x tokens is the largest batch to come. */
+    sd_htrain *(*train_new)(sd_call *c, sd_hmodel *m, int32_t batch, int32_t tokens);
+    size_t (*train_size)(sd_call *c, sd_htrain *t);
+    float *(*train_params)(sd_call *c, sd_htrain *t);
+    float *(*train_grad)(sd_call *c, sd_htrain *t);
+    size_t (*train_n_slices)(sd_call *c, sd_htrain *t);
+    int (*train_slice)(sd_call *c, sd_htrain *t, size_t i, sd_slice *out);
+    /* ids, targets (B, T), target -1 = not scored. Loss: mean nats over scored positions; gradient:
+     * grad += scale * d(mean loss)/d(params) (train_zero first). */
+    int (*train_loss)(sd_call *c, sd_htrain *t, const int32_t *ids, const int32_t *targets,
+                      int32_t batch, int32_t tokens, double *loss);
+    void (*train_zero)(sd_call *c, sd_htrain *t);
+    int (*train_backward)(sd_call *c, sd_htrain *t, const int32_t *ids, const int32_t *targets,
+                          int32_t batch, int32_t tokens, double scale, double *loss);
+    /* One update; mask (nullable, train_n_slices entries): slices with 0 stay as they are. A
+     * non-finite gradient is refused before anything changes. */
+    int (*train_step)(sd_call *c, sd_htrain *t, const sd_adamw *o, const unsigned char *mask);
+    int (*train_store)(sd_call *c, sd_htrain *t, sd_hmodel *m); /* parameters → a clone */
+    void (*train_release)(sd_call *c, sd_htrain *t);
+
+    /* -- linear algebra (1.0), f64, row-major. C (m, n) = alpha op(A) op(B) + beta C. */
+    int (*matmul)(sd_call *c, bool ta, bool tb, size_t m, size_t n, size_t k, double alpha,
+                  const double *a, size_t lda, const double *b, size_t ldb, double beta,
+                  double *out, size_t ldc);
+    /* Symmetric a (n, n): w ascending, v (nullable) eigenvectors as columns. */
+    int (*eigh)(sd_call *c, size_t n, const double *a, double *w, double *v);
+    int (*eig)(sd_call *c, size_t n, const double *a, double *re, double *im);
+    /* a (m, n) = u diag(s) vt, k = min(m, n); u (m, k), vt (k, n) nullable together. */
+    int (*svd)(sd_call *c, size_t m, size_t n, const double *a, double *s, double *u, double *vt);
+    int (*qr)(sd_call *c, size_t m, size_t n, const double *a, double *q, double *r);
+    /* Planes of a skew b (n, n): Bx = σy, By = −σx; sigma (n/2) descending; x, y (n/2, n) rows,
+     * nullable together. */
+    int (*skew_planes)(sd_call *c, size_t n, const double *b, double *sigma, double *x, double *y);
+    /* Routing and filtering factors of the kernel wq wkᵀ (wq, wk: (d1, d), scale already in wq):
+     * a, b (d1, planes) with R_k = a bᵀ − b aᵀ; f (d1, f_rank), lambda (f_rank) with F = f diag(λ)
+     * fᵀ. Any pair may be NULL. */
+    int (*kernel_planes)(sd_call *c, size_t d1, size_t d, const double *wq, const double *wk,
+                         size_t planes, double *a, double *b, size_t f_rank, double *f,
+                         double *lambda);
+
+    /* -- table (1.0): building one, and reading one. Columns by name; a vector column is not
+     * printed but reaches Lua and JSON. Reading an unset cell gives NaN / NULL. */
+    sd_htable *(*table_new)(sd_call *c, const char *kind);
+    void (*table_release)(sd_call *c, sd_htable *t);
+    int (*table_heading)(sd_call *c, sd_htable *t, const char *text);
+    int (*table_note)(sd_call *c, sd_htable *t, const char *text);
+    int (*table_meta_num)(sd_call *c, sd_htable *t, const char *name, double v);
+    int (*table_meta_str)(sd_call *c, sd_htable *t, const char *name, const char *v);
+    int (*table_column)(sd_call *c, sd_htable *t, const char *name, int kind, const char *doc,
+                        bool wide);
+    int (*table_row)(sd_call *c, sd_htable *t); /* index of the new row, or -1 */
+    int (*table_set_int)(sd_call *c, sd_htable *t, int32_t row, const char *col, int64_t v);
+    int (*table_set_num)(sd_call *c, sd_htable *t, int32_t row, const char *col, double v);
+    int (*table_set_str)(sd_call *c, sd_htable *t, int32_t row, const char *col, const char *v);
+    int (*table_set_vec)(sd_call *c, sd_htable *t, int32_t row, const char *col, const double *v,
+                         size_t n);
+    int32_t (*table_n_rows)(sd_call *c, sd_htable *t);
+    bool (*table_has_column)(sd_call *c, sd_htable *t, const char *col);
+    double (*table_get_num)(sd_call *c, sd_htable *t, int32_t row, const char *col);
+    const char *(*table_get_str)(sd_call *c, sd_htable *t, int32_t row, const char *col);
+    const double *(*table_get_vec)(sd_call *c, sd_htable *t, int32_t row, const char *col,
+                                   size_t *n);
+
+    /* -- random numbers (1.0): the same on every machine. seed(): the session's. */
+    uint64_t (*seed)(sd_call *c);
+    sd_hrng *(*rng_new)(sd_call *c, uint64_t seed, uint64_t stream);
+    void (*rng_release)(sd_call *c, sd_hrng *r);
+    double (*rng_uniform)(sd_call *c, sd_hrng *r); /* [0, 1) */
+    double (*rng_gauss)(sd_call *c, sd_hrng *r);
+    uint64_t (*rng_below)(sd_call *c, sd_hrng *r, uint64_t bound); /* [0, bound), bound >= 1 */
+
+    /* -- progress, cancellation, log (1.0). Poll cancelled at least every 50 ms of work: when it is
+     * true the failure is recorded, so `if (host->cancelled(c)) return host->failed(c);` */
+    void (*progress)(sd_call *c, const char *what, double done, double total);
+    bool (*cancelled)(sd_call *c);
+    void (*log)(sd_call *c, bool warning, const char *fmt, ...) SD_PLUGIN_PRINTF(3, 4);
+    int32_t (*threads)(sd_call *c); /* threads the session allows, >= 1 */
 };
 
 #ifdef __cplusplus
