@@ -141,15 +141,15 @@ typedef struct sd_hrng sd_hrng;
 
 /* A dense f64 array, row-major. Handed out: data is the call's (writable copy). Handed in: data is
  * yours, copied by the callee. */
-typedef struct sd_array {
+typedef struct sd_harray {
     int32_t ndim; /* 0..6; 0 = scalar */
     int32_t reserved;
     int64_t shape[6];
     double *data;
-} sd_array;
+} sd_harray;
 
 /* Set struct_size before passing a structure that has one: the host fills no more than that. */
-typedef struct sd_model_info {
+typedef struct sd_hmodel_info {
     uint32_t struct_size;
     int32_t n_layer, d_model, d_ff, vocab, n_pos;
     int32_t causal, tied, rope; /* rope: rotary dimensions a head, 0 = none */
@@ -159,11 +159,11 @@ typedef struct sd_model_info {
     double embed_scale, d_floor;
     int64_t n_params;
     char family[24];
-} sd_model_info;
+} sd_hmodel_info;
 
 /* One attention sublayer; what model_set_layer may change. Kinds are the host's attention-kind
  * table: "softmax", "sd", "bilinear", "elu1", "uniform", "potential", ... (plugins/README.md). */
-typedef struct sd_layer_info {
+typedef struct sd_hlayer_info {
     uint32_t struct_size;
     int32_t n_head, n_kv_head, d_qk, d_v;
     int32_t planes, f_rank; /* bilinear: routing planes and filtering rank a head */
@@ -171,10 +171,10 @@ typedef struct sd_layer_info {
     double scale; /* c (softmax) or alpha (sd): stays as it is whatever the factors' width */
     char kind[24];
     char options[64];
-} sd_layer_info;
+} sd_hlayer_info;
 
 /* What one attention sublayer saw on one batch; pointers are valid during the callback only. */
-typedef struct sd_captured {
+typedef struct sd_hcapture {
     uint32_t struct_size;
     int32_t layer, batch, tokens;
     int32_t n_head, n_kv_head, d_qk, d_v, d_model;
@@ -185,34 +185,34 @@ typedef struct sd_captured {
     const float *k; /* (B, T, Hkv, d_qk) */
     const float *v; /* (B, T, Hkv, d_v) */
     const float *d; /* (B, T, H) S-D diagonal (positive), else NULL */
-} sd_captured;
+} sd_hcapture;
 /* Non-zero stops the run and becomes its status. */
-typedef int (*sd_capture_fn)(void *user, const sd_captured *c);
+typedef int (*sd_hcapture_fn)(void *user, const sd_hcapture *c);
 
-typedef struct sd_score {
+typedef struct sd_hscore {
     uint32_t struct_size;
     int32_t windows;
     int64_t tokens; /* scored */
     double nll;     /* mean, nats */
     double ppl;     /* exp(nll) */
-} sd_score;
+} sd_hscore;
 
 /* One named slice of a trainer's flat buffers. */
-typedef struct sd_slice {
+typedef struct sd_hslice {
     uint32_t struct_size;
     int32_t layer; /* -1: global */
     int64_t offset, n;
     int32_t decay; /* weight decay applies */
     int32_t reserved;
     char role[24], name[48];
-} sd_slice;
+} sd_hslice;
 
 /* AdamW with gradient clipping by global norm (clip <= 0: off). */
-typedef struct sd_adamw {
+typedef struct sd_hadamw {
     uint32_t struct_size;
     uint32_t reserved;
     double lr, beta1, beta2, eps, weight_decay, clip;
-} sd_adamw;
+} sd_hadamw;
 
 enum { SD_TABLE_INT = 0, SD_TABLE_NUM = 1, SD_TABLE_STR = 2, SD_TABLE_VEC = 3 };
 
@@ -238,7 +238,7 @@ struct sd_host {
     sd_hmodel *(*arg_model)(sd_call *c, const char *name); /* borrowed: read-only, not released */
     sd_htext *(*arg_text)(sd_call *c, const char *name);   /* NULL when absent */
     sd_htable *(*arg_table)(sd_call *c, const char *name); /* borrowed, read-only */
-    int (*arg_array)(sd_call *c, const char *name, sd_array *out);
+    int (*arg_array)(sd_call *c, const char *name, sd_harray *out);
 
     /* -- failing (1.0) */
     int (*fail)(sd_call *c, int code, const char *fmt, ...) SD_PLUGIN_PRINTF(3, 4); /* → code */
@@ -254,7 +254,7 @@ struct sd_host {
     int (*return_str)(sd_call *c, const char *s, size_t n);
     int (*return_model)(sd_call *c, sd_hmodel *m);
     int (*return_table)(sd_call *c, sd_htable *t);
-    int (*return_array)(sd_call *c, const sd_array *a); /* TENSOR, f64 */
+    int (*return_array)(sd_call *c, const sd_harray *a); /* TENSOR, f64 */
 
     /* -- scratch memory (1.0): zeroed, 64-byte aligned, freed with the call. n*size is checked. */
     void *(*alloc)(sd_call *c, size_t n, size_t size);
@@ -267,18 +267,19 @@ struct sd_host {
     sd_hmodel *(*model_clone)(sd_call *c, sd_hmodel *m);
     void (*model_release)(sd_call *c, sd_hmodel *m);
     const char *(*model_name)(sd_call *c, sd_hmodel *m);
-    int (*model_info)(sd_call *c, sd_hmodel *m, sd_model_info *out);
-    int (*model_layer)(sd_call *c, sd_hmodel *m, int32_t layer, sd_layer_info *out);
+    int (*model_info)(sd_call *c, sd_hmodel *m, sd_hmodel_info *out);
+    int (*model_layer)(sd_call *c, sd_hmodel *m, int32_t layer, sd_hlayer_info *out);
     /* Parts whose shape follows from the changed fields must be set before the model is used. */
-    int (*model_set_layer)(sd_call *c, sd_hmodel *m, int32_t layer, const sd_layer_info *in);
+    int (*model_set_layer)(sd_call *c, sd_hmodel *m, int32_t layer, const sd_hlayer_info *in);
     size_t (*model_n_tensors)(sd_call *c, sd_hmodel *m);
     const char *(*model_tensor_name)(sd_call *c, sd_hmodel *m, size_t i); /* NULL past the end */
-    int (*model_get_tensor)(sd_call *c, sd_hmodel *m, const char *name, sd_array *out);
-    int (*model_set_tensor)(sd_call *c, sd_hmodel *m, const char *name, const sd_array *in);
+    int (*model_get_tensor)(sd_call *c, sd_hmodel *m, const char *name, sd_harray *out);
+    int (*model_set_tensor)(sd_call *c, sd_hmodel *m, const char *name, const sd_harray *in);
     bool (*model_has_part)(sd_call *c, sd_hmodel *m, int32_t layer, const char *role);
-    int (*model_get_part)(sd_call *c, sd_hmodel *m, int32_t layer, const char *role, sd_array *out);
+    int (*model_get_part)(sd_call *c, sd_hmodel *m, int32_t layer, const char *role,
+                          sd_harray *out);
     int (*model_set_part)(sd_call *c, sd_hmodel *m, int32_t layer, const char *role,
-                          const sd_array *in);
+                          const sd_harray *in);
 
     /* -- text (1.0): ids under the model's tokenizer, the call's. */
     int (*text_ids)(sd_call *c, sd_htext *t, sd_hmodel *m, const int32_t **ids, size_t *n);
@@ -292,17 +293,17 @@ struct sd_host {
      * "d_mean" "d_sd" (H) of the S-D diagonal · "diag_mean" (H) mean over tokens of scale·q_i·k_i.
      */
     int (*capture)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int32_t ctx,
-                   int32_t max_seqs, sd_capture_fn fn, void *user);
+                   int32_t max_seqs, sd_hcapture_fn fn, void *user);
     sd_hcalib *(*calibrate)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int32_t ctx,
                             int32_t max_seqs);
-    int (*calib_get)(sd_call *c, sd_hcalib *h, int32_t layer, const char *what, sd_array *out);
+    int (*calib_get)(sd_call *c, sd_hcalib *h, int32_t layer, const char *what, sd_harray *out);
     void (*calib_release)(sd_call *c, sd_hcalib *h);
 
     /* -- evaluate (1.0): METHOD §9; ctx 0 = position table, stride 0 = ctx. */
     int (*evaluate)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int32_t ctx,
-                    int32_t stride, sd_score *out);
+                    int32_t stride, sd_hscore *out);
     /* Logits (T, V) of one sequence. */
-    int (*logits)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, sd_array *out);
+    int (*logits)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, sd_harray *out);
 
     /* -- train (1.0): f32 copies of a model's parameters and their gradient, as two flat buffers
      * with the same slices. batch x tokens is the largest batch to come. */
@@ -311,7 +312,7 @@ struct sd_host {
     float *(*train_params)(sd_call *c, sd_htrain *t);
     float *(*train_grad)(sd_call *c, sd_htrain *t);
     size_t (*train_n_slices)(sd_call *c, sd_htrain *t);
-    int (*train_slice)(sd_call *c, sd_htrain *t, size_t i, sd_slice *out);
+    int (*train_slice)(sd_call *c, sd_htrain *t, size_t i, sd_hslice *out);
     /* ids, targets (B, T), target -1 = not scored. Loss: mean nats over scored positions; gradient:
      * grad += scale * d(mean loss)/d(params) (train_zero first). */
     int (*train_loss)(sd_call *c, sd_htrain *t, const int32_t *ids, const int32_t *targets,
@@ -321,7 +322,7 @@ struct sd_host {
                           int32_t batch, int32_t tokens, double scale, double *loss);
     /* One update; mask (nullable, train_n_slices entries): slices with 0 stay as they are. A
      * non-finite gradient is refused before anything changes. */
-    int (*train_step)(sd_call *c, sd_htrain *t, const sd_adamw *o, const unsigned char *mask);
+    int (*train_step)(sd_call *c, sd_htrain *t, const sd_hadamw *o, const unsigned char *mask);
     int (*train_store)(sd_call *c, sd_htrain *t, sd_hmodel *m); /* parameters → a clone */
     void (*train_release)(sd_call *c, sd_htrain *t);
 

@@ -1,0 +1,96 @@
+/* host.h: what the files of host/ share: the session, one running call, the registry's records.
+ * Private to host/. */
+#ifndef SD_HOST_HOST_H
+#define SD_HOST_HOST_H
+
+#include "base/mem.h"
+#include "host/op.h"
+#include "host/session.h"
+
+/* A registered op. `pub` is first: a const sd_op * is one of these. Records of unloaded plugins stay
+ * allocated until the session ends (a binding may still hold the pointer), with live = false. */
+typedef struct sd_op_rec {
+    sd_op pub;
+    sd_arena *arena; /* the descriptor's copy */
+    const char *version;
+    bool live;
+} sd_op_rec;
+
+typedef struct sd_loaded { /* one loaded plugin (plugin.c) */
+    char *name, *version, *summary, *path;
+    uint32_t abi_major, abi_minor;
+    size_t n_ops;
+    void *handle;
+    void (*fini)(const sd_host *host);
+} sd_loaded;
+
+typedef struct sd_hash_entry {
+    sd_container *container;
+    char hash[80];
+} sd_hash_entry;
+
+enum { SD_HASH_CACHE = 4 };
+
+struct sd_session {
+    sd_run run;
+    sd_op_rec **ops; /* live ones, sorted by name */
+    size_t n_ops, cap_ops;
+    sd_op_rec **gone;
+    size_t n_gone, cap_gone;
+    sd_loaded *plugins;
+    size_t n_plugins, cap_plugins;
+    sd_hash_entry hashes[SD_HASH_CACHE];
+    size_t next_hash;
+};
+
+/* A scratch block of a call: header before the 64-byte aligned data. */
+typedef struct sd_block_hdr {
+    struct sd_block_hdr *prev, *next;
+    uint64_t magic;
+} sd_block_hdr;
+
+typedef struct sd_handle sd_handle; /* hostapi.c */
+
+struct sd_call {
+    sd_session *s;
+    const sd_op *op; /* NULL in a plugin's init */
+    const char *plugin;
+    sd_value *args;
+    sd_value *result;
+    bool has_result;
+    sd_err err; /* last failure */
+    sd_block_hdr *blocks;
+    sd_handle **handles;
+    size_t n_handles, cap_handles;
+};
+
+extern const sd_host sd_host_table;
+
+/* Frees everything the call owns; leaked handles are reported to the session's log. */
+void sd_call_finish(sd_call *c);
+
+/* Takes all live ops of a plugin out of the registry. */
+void sd_op_remove_plugin(sd_session *s, const char *plugin);
+
+/* Value of a built-in's argument by name (programmer error when undeclared). */
+sd_value *sd_call_arg(sd_call *c, const char *name);
+int sd_call_return_table(sd_call *c, sd_status st, SD_OWN sd_table *t);
+int sd_call_return_model(sd_call *c, sd_status st, SD_OWN sd_model *m);
+int sd_call_return_tensor(sd_call *c, sd_status st, SD_OWN sd_tensor *t);
+int sd_call_return_num(sd_call *c, sd_status st, double v);
+
+/* Hash naming a model's content: "sha256:..." of the checkpoint's files ("header:..." above 1 GiB),
+ * chained over its steps. */
+sd_status sd_session_model_hash(sd_session *s, sd_model *m, char out[80], sd_err *err);
+
+/* Rows of the built-in tables, one array a file. */
+typedef struct sd_builtin_group {
+    const sd_op_desc *ops;
+    size_t n;
+} sd_builtin_group;
+sd_builtin_group sd_ops_model(void);
+sd_builtin_group sd_ops_spectral(void);
+sd_builtin_group sd_ops_eval(void);
+sd_builtin_group sd_ops_figures(void);
+
+#endif
