@@ -26,8 +26,12 @@ typedef struct sd_tensor_info {
 } sd_tensor_info;
 
 /* path: a .safetensors or .gguf file, a *.safetensors.index.json, or a folder that holds one of
- * them (index first, then model.safetensors, then a single *.safetensors or *.gguf). Warnings go to
- * run->log. */
+ * them (index first, then model.safetensors, then a single *.safetensors or *.gguf; several
+ * candidates are refused with their names). Warnings go to run->log. The format is told by content.
+ *
+ * Refused with SD_EFORMAT, naming file, tensor and both numbers: Git LFS pointers, data ranges that
+ * overlap, leave gaps (safetensors) or pass the end of the file, overflowing shapes, unknown types,
+ * duplicate names, missing shards. GGUF tensors of a type we cannot decode refuse the file. */
 sd_status sd_container_open(const char *path, const sd_run *SD_NULLABLE run,
                             SD_OWN sd_container **out, sd_err *err);
 sd_container *sd_container_ref(sd_container *c);
@@ -40,21 +44,33 @@ const char *sd_container_file(const sd_container *c, size_t i);
 size_t sd_container_count(const sd_container *c);
 const sd_tensor_info *sd_container_at(const sd_container *c, size_t i);
 int sd_container_find(const sd_container *c, const char *name); /* -1 when absent */
-/* Metadata as a JSON object (safetensors __metadata__, GGUF key-values; big GGUF arrays included).
- * Borrowed. */
+/* Metadata as a JSON object (safetensors: the union of the files' __metadata__, the first file wins;
+ * GGUF: key-values, big arrays included). Borrowed. GGUF values map losslessly: bool → true/false,
+ * integers → integer (a uint64 above INT64_MAX → string of decimal digits), finite floats → real,
+ * non-finite floats → the string "nan", "inf" or "-inf", strings → string, except that a string
+ * which is not valid UTF-8 or holds a NUL byte (tokens may) becomes the object
+ * {"bytes": "<lower-case hex>"}; arrays → array, nested ones included. Use sd_meta_bytes for
+ * strings that may be either. Equal small numbers share one immutable json_t: do not set them. */
 json_t *sd_container_meta(const sd_container *c);
+/* Bytes of a metadata string in either spelling: appended to out. False (out untouched) when v is
+ * neither. */
+bool sd_meta_bytes(const json_t *v, sd_buf *out);
 
 /* Reads tensor i: raw dtype, contiguous, or converted (F32/F64) block by block without holding the
  * raw bytes whole. */
 sd_status sd_container_read(sd_container *c, size_t i, SD_OWN sd_tensor **out, sd_err *err);
 sd_status sd_container_read_as(sd_container *c, size_t i, sd_dtype to, SD_OWN sd_tensor **out,
                                sd_err *err);
-/* SHA-256 of the files' bytes (all data is read; polls cancellation). */
+/* n raw bytes of tensor i from byte `offset` on. */
+sd_status sd_container_read_bytes(sd_container *c, size_t i, uint64_t offset, void *dst, size_t n,
+                                  sd_err *err);
+/* SHA-256 of the files' bytes, one after the other in sd_container_file order (all data is read; polls cancellation). */
 sd_status sd_container_hash(sd_container *c, const sd_run *SD_NULLABLE run, char out[65],
                             sd_err *err);
 
 /* Writing: tensors in the order given, `__metadata__` from a JSON object of strings (nullable).
- * Duplicate or reserved names are refused; the write is atomic. */
+ * Duplicate or reserved names are refused; the write is atomic. The header keeps the given order;
+ * the data is laid out by falling element size, so that every tensor is aligned. */
 typedef struct sd_named_tensor {
     const char *name;
     const sd_tensor *tensor;
