@@ -4,6 +4,7 @@
 #define SD_NN_CONFIG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -27,13 +28,28 @@ typedef struct sd_layer_cfg {
     char options[64]; /* kind-specific, "key=value ..." */
 } sd_layer_cfg;
 
+/* Which parts a layer has follows from its sd_layer_cfg (sd_role_shape in nn/model.h):
+ *   WQ WK BQ BK   d_qk > 0 (0: a kind that needs no queries and keys, e.g. uniform, potential)
+ *   WD BD         diagonal "input": the default of kind "sd"; others say "diag=input"
+ *   DIAG          diagonal "scalar" (kind "sd" with "diag=scalar"), and kind "bilinear" always
+ *   RA RB F FL    planes > 0, f_rank > 0
+ *   POT           kind "potential" */
+typedef enum sd_diag { SD_DIAG_NONE, SD_DIAG_INPUT, SD_DIAG_SCALAR } sd_diag;
+sd_diag sd_layer_diag(const sd_layer_cfg *lc);
+/* Value of `key` in lc->options into out (cut to n−1 bytes); false when absent. */
+bool sd_layer_option(const sd_layer_cfg *lc, const char *key, char *out, size_t n);
+
+enum { SD_MAX_ROPE = 512 };
 typedef struct sd_rope_cfg {
     int dim; /* rotary dims of each head (<= d_qk) */
     sd_rope_style style;
     double theta;
-    char scaling[16]; /* "none", "linear", "llama3" */
+    char scaling[16]; /* "none", "linear", "llama3", "factors" */
     double factor, low_freq, high_freq;
     int original_ctx;
+    /* "factors": inverse frequency i is divided by freq_factor[i] (GGUF's rope_freqs.weight) */
+    int n_factor;
+    float freq_factor[SD_MAX_ROPE / 2];
 } sd_rope_cfg;
 
 typedef struct sd_config {
@@ -57,9 +73,12 @@ typedef struct sd_config {
     double embed_scale;  /* multiplies (token + position) embeddings on input only; 1 = off */
     double d_floor;      /* S–D: added to softplus */
     int bos, eos;        /* -1 = none */
+    int sliding_window;  /* 0 = none. Attention here is full: the same up to this many tokens, and
+                            n_pos is cut to it */
     sd_layer_cfg *layer; /* (n_layer) owned */
 } sd_config;
 
+enum { SD_MAX_LAYERS = 1024 };
 sd_status sd_config_init(sd_config *c, int n_layer, sd_err *err); /* zeroed, layers allocated */
 sd_status sd_config_copy(sd_config *dst, const sd_config *src, sd_err *err);
 void sd_config_free(sd_config *c);

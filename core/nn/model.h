@@ -71,25 +71,33 @@ typedef struct sd_locator {
     int64_t offset, shape[3], stride[3];
 } sd_locator;
 
-/* A family: one file, one row in family.c. */
+/* How a container's tensor must be re-ordered on loading to become the stored form. */
+typedef struct sd_relayout {
+    bool transpose; /* 2-D, [a, b] → [b, a] */
+    int unpermute;  /* n > 0: rows are n heads whose rotary pairs stand interleaved (GGUF, "llama");
+                       pair (2t, 2t+1) → rows (t, t + d/2) of the head */
+} sd_relayout;
+
+/* A family: one file, one row in family.c. `c` is NULL when a model is not read from a file. */
 typedef struct sd_family {
     const char *name; /* "gpt2" */
     const char *summary;
     /* Does this config.json (HF spelling) or GGUF metadata describe this family? */
     bool (*matches)(const json_t *config, bool gguf);
     /* Fills cfg from config and, where the config is silent, from the tensors' names and shapes. */
-    sd_status (*configure)(const json_t *config, const sd_container *c, sd_config *cfg,
+    sd_status (*configure)(const json_t *config, sd_container *SD_NULLABLE c, sd_config *cfg,
                            const sd_run *SD_NULLABLE run, sd_err *err);
-    /* Container name → our stored name, or NULL in *out to ignore it (mask buffers). `out` has room
-     * for 128 bytes. */
-    sd_status (*rename)(const sd_config *cfg, const sd_container *c, const char *name, char *out,
-                        sd_err *err);
-    /* Optional change of a stored tensor on loading (GGUF's permuted Q/K); in place of *t. */
-    sd_status (*fix)(const sd_config *cfg, const sd_container *c, const char *stored_name,
-                     sd_tensor **t, sd_err *err);
+    /* Container name → our stored name (at most 127 bytes), "" to ignore it (mask buffers). */
+    void (*rename)(const sd_config *cfg, const sd_container *c, const char *name, char out[128]);
+    /* nullable: what must be done to a tensor of the container on loading. */
+    sd_relayout (*relayout)(const sd_config *cfg, const sd_container *c, const char *stored_name);
     bool (*locate)(const sd_config *cfg, int layer, sd_role r, sd_locator *out);
-    /* Every stored tensor of a fresh model under cfg: name and shape by index; false at the end. */
-    bool (*tensor_at)(const sd_config *cfg, size_t i, char *name, int *ndim, int64_t *shape);
+    /* Every stored tensor of a model under cfg: name and shape by index; false at the end. */
+    bool (*tensor_at)(const sd_config *cfg, size_t i, char name[128], int *ndim, int64_t *shape);
+    /* nullable: a known tensor that no part lives in (BERT's pooler): kept, never required. */
+    bool (*optional)(const sd_config *cfg, const char *stored_name);
+    /* nullable: prefix of stored names in a saved file ("" = none), so that others can read it. */
+    const char *(*export_prefix)(const sd_config *cfg, const char *stored_name);
     /* config.json of the family for saving. */
     sd_status (*describe)(const sd_config *cfg, SD_OWN json_t **out, sd_err *err);
 } sd_family;
@@ -109,23 +117,37 @@ sd_status sd_model_new(const sd_config *cfg, uint64_t seed, SD_OWN sd_model **ou
 sd_status sd_model_clone(const sd_model *m, SD_OWN sd_model **out, sd_err *err);
 sd_model *sd_model_ref(sd_model *m);
 void sd_model_unref(sd_model *SD_NULLABLE m);
-/* HF-style folder: config.json, model.safetensors, tokenizer.json if known. Tensors that were not
- * edited are written byte-identical. */
+/* HF-style folder: config.json, model.safetensors, the tokenizer's files if known. Tensors that
+ * were not edited keep their type and bytes (block-quantised ones become F32), edited ones are F32.
+ * A new folder appears whole or not at all. In an existing one model.safetensors is replaced in one
+ * step and carries its own copy of the config, so that no crash leaves a mixture that opens.
+ * Layers that surgery changed are described under "sd_layers", the steps under "sd_lineage"; the
+ * model_type then reads "sd:gpt2", so that other programs refuse rather than misread it. */
 sd_status sd_model_save(sd_model *m, const char *dir, const sd_run *SD_NULLABLE run, sd_err *err);
 
 const sd_config *sd_model_config(const sd_model *m);
-/* Replaces a layer's attention config (surgery); parts that change shape must be set before use. */
+/* Replaces a layer's attention config (surgery). Parts that keep their shape keep their values;
+ * those that are new or change shape become zeros and must be set before use. */
 sd_status sd_model_set_layer_cfg(sd_model *m, int layer, const sd_layer_cfg *lc, sd_err *err);
 const sd_family *sd_model_family(const sd_model *m);
-const char *sd_model_name(const sd_model *m);        /* folder or file base name, for titles */
-const char *sd_model_path(const sd_model *m);        /* "" for fresh models */
-sd_tokenizer *sd_model_tokenizer(const sd_model *m); /* borrowed; NULL when none */
+const char *sd_model_name(const sd_model *m); /* folder or file base name, for titles */
+const char *sd_model_path(const sd_model *m); /* "" for fresh models */
+/* Borrowed; opened on first use; NULL when there is none or it was refused:
+ * sd_model_tokenizer_error then says why ("" = the model came without one). */
+sd_tokenizer *sd_model_tokenizer(const sd_model *m);
+const char *sd_model_tokenizer_error(const sd_model *m);
+/* source (nullable): the file or folder that sd_model_save copies tokenizer files from. */
 void sd_model_set_tokenizer(sd_model *m, sd_tokenizer *SD_NULLABLE t);
+sd_status sd_model_set_tokenizer_source(sd_model *m, const char *SD_NULLABLE source, sd_err *err);
 const sd_container *sd_model_container(const sd_model *m); /* NULL for fresh models */
 int64_t sd_model_n_params(const sd_model *m);              /* tied counted once; buffers excluded */
 size_t sd_model_loaded_bytes(const sd_model *m);
 
-/* Named tensors as stored. */
+/* Names a model for titles; default: the base name of its path. */
+sd_status sd_model_set_name(sd_model *m, const char *name, sd_err *err);
+
+/* Named tensors as stored. sd_model_tensor gives a copy in the stored type (F32 for block-quantised
+ * ones). Reading (…_tensor, …_get) is safe from several threads at once; changing is not. */
 size_t sd_model_n_tensors(const sd_model *m);
 const char *sd_model_tensor_name(const sd_model *m, size_t i);
 const sd_tensor_info *sd_model_tensor_info(const sd_model *m, size_t i); /* without loading */
@@ -138,7 +160,13 @@ sd_status sd_model_get(sd_model *m, int layer, sd_role r, sd_dtype as, SD_OWN sd
                        sd_err *err);
 sd_status sd_model_set(sd_model *m, int layer, sd_role r, const sd_tensor *t, sd_err *err);
 
+/* sd_role from its name ("wq"); SD_ROLE_COUNT when unknown. */
+sd_role sd_role_find(const char *name);
+
 /* How the model was made: a list of steps, oldest first. `args` is JSON text. */
+/* input_hash names what the step was applied to: "sha256:" of the files' bytes (up to 64 MB of
+ * them), "header:" of names, types, shapes and sizes of bigger ones, "new:" of a fresh model's
+ * config and seed; from the second step on "chain:" of everything recorded before. */
 typedef struct sd_step {
     const char *op, *version, *args, *input_hash;
 } sd_step;
