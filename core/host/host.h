@@ -7,8 +7,9 @@
 #include "host/op.h"
 #include "host/session.h"
 
-/* A registered op. `pub` is first: a const sd_op * is one of these. Records of unloaded plugins stay
- * allocated until the session ends (a binding may still hold the pointer), with live = false. */
+/* A registered op. `pub` is first: a const sd_op * is one of these. Records of unloaded plugins
+ * stay allocated until the session ends (a binding may still hold the pointer), with live = false.
+ */
 typedef struct sd_op_rec {
     sd_op pub;
     sd_arena *arena; /* the descriptor's copy */
@@ -69,6 +70,9 @@ extern const sd_host sd_host_table;
 /* Frees everything the call owns; leaked handles are reported to the session's log. */
 void sd_call_finish(sd_call *c);
 
+sd_status sd_op_register_versioned(sd_session *s, const sd_op_desc *d,
+                                   const char *SD_NULLABLE plugin, const char *SD_NULLABLE version,
+                                   sd_err *err);
 /* Takes all live ops of a plugin out of the registry. */
 void sd_op_remove_plugin(sd_session *s, const char *plugin);
 

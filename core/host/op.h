@@ -18,9 +18,13 @@ sd_text *sd_text_ref(sd_text *t);
 void sd_text_unref(sd_text *SD_NULLABLE t);
 const char *sd_text_name(const sd_text *t);             /* path, or "text" */
 const char *sd_text_bytes(const sd_text *t, size_t *n); /* NULL for ids */
+/* The ids as given, without a model (n = 0 for a text of bytes). */
+void sd_text_raw_ids(const sd_text *t, const int32_t **ids, size_t *n);
 /* Token ids under m's tokenizer (cached for the last tokenizer); for an ids text, checked against
  * V. Borrowed until the next call on t. */
 sd_status sd_text_ids(sd_text *t, const sd_model *m, const int32_t **ids, size_t *n, sd_err *err);
+/* Bytes the last tokenizer could not express, and the value of the first. */
+size_t sd_text_lost(const sd_text *t, int *first);
 
 /* A value on its way in or out of an op. Objects are counted references. */
 typedef struct sd_value {
@@ -55,9 +59,19 @@ const sd_op *sd_op_at(const sd_session *s, size_t i); /* sorted by name; NULL pa
 
 /* Argument i by name or position → index into desc->args, or error with a suggestion. */
 int sd_op_arg_index(const sd_op_desc *d, const char *name);
+/* The same as an error: "truncate: unknown option plane: did you mean planes?" */
+sd_status sd_op_arg_find(const sd_op_desc *d, const char *name, int *index, sd_err *err);
+/* Number of leading positional (required) arguments; the rest are options. */
+uint32_t sd_op_n_required(const sd_op_desc *d);
+/* "a model", "a number", ... of an sd_arg_kind, for messages. */
+const char *sd_op_kind_name(uint32_t kind);
 
 /* Checks and completes args (n = desc->n_args values, NIL = not given → default), runs the op,
- * records lineage on a returned model, frees leaked plugin handles and reports them. */
+ * records lineage on a returned model, frees leaked plugin handles and reports them.
+ * Near kinds convert: INT ↔ NUM without loss, STR → CHOICE, PATH, LAYERS, TEXT (literal), INT →
+ * LAYERS, PATH → MODEL is not (open it). args stay the caller's (sd_value_clear each); result is
+ * written on success and the caller's too. Errors start with the op's name; an op of an unloaded
+ * plugin is an error. */
 sd_status sd_op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *result, sd_err *err);
 
 /* "truncate(model, {planes=, filter="keep", …})" and the full help page. */

@@ -13,6 +13,8 @@ struct sd_text {
     size_t n_bytes;
     sd_ids ids;
     sd_tokenizer *tok; /* the ids' tokenizer (counted) */
+    size_t lost;       /* bytes that tokenizer cannot express */
+    int first_lost;
 };
 
 static sd_status text_new(const char *name, sd_text **out, sd_err *err) {
@@ -33,14 +35,15 @@ sd_status sd_text_from_bytes(const char *p, size_t n, sd_text **out, sd_err *err
     sd_text *t;
     *out = NULL;
     SD_TRY(text_new("text", &t, err));
-    t->bytes = sd_strndup(p ? p : "", n, err);
+    size_t bytes;
+    t->bytes = sd_add_size(n, 1, &bytes) ? sd_alloc_raw(bytes, 1, err) : NULL;
     if (!t->bytes) {
         sd_text_unref(t);
-        return SD_ENOMEM;
+        return sd_fail(err, SD_ENOMEM, "out of memory for a text of %zu bytes", n);
     }
-    /* strndup stops at a NUL byte; texts may hold them */
     if (n)
         memcpy(t->bytes, p, n);
+    t->bytes[n] = 0;
     t->n_bytes = n;
     *out = t;
     return SD_OK;
@@ -111,6 +114,16 @@ const char *sd_text_bytes(const sd_text *t, size_t *n) {
     return t->bytes;
 }
 
+void sd_text_raw_ids(const sd_text *t, const int32_t **ids, size_t *n) {
+    *ids = t->bytes ? NULL : t->ids.v;
+    *n = t->bytes ? 0 : t->ids.n;
+}
+
+size_t sd_text_lost(const sd_text *t, int *first) {
+    *first = t->first_lost;
+    return t->lost;
+}
+
 sd_status sd_text_ids(sd_text *t, const sd_model *m, const int32_t **ids, size_t *n, sd_err *err) {
     const int vocab = sd_model_config(m)->vocab;
     if (t->bytes) {
@@ -126,12 +139,6 @@ sd_status sd_text_ids(sd_text *t, const sd_model *m, const int32_t **ids, size_t
             int first = -1;
             sd_status st = sd_tokenizer_encode(tok, t->bytes, t->n_bytes, SD_TOK_SPECIAL_AS_TEXT,
                                                &fresh, &lost, &first, err);
-            if (st == SD_OK && lost)
-                st = sd_fail(err, SD_EINVAL,
-                             "the tokenizer of %s cannot express %zu byte%s of %s (the first is "
-                             "0x%02X)",
-                             sd_model_name(m), lost, lost == 1 ? "" : "s", t->name,
-                             (unsigned)first);
             if (st != SD_OK) {
                 sd_ids_free(&fresh);
                 return st;
@@ -140,6 +147,8 @@ sd_status sd_text_ids(sd_text *t, const sd_model *m, const int32_t **ids, size_t
             t->ids = fresh;
             sd_tokenizer_unref(t->tok);
             t->tok = sd_tokenizer_ref(tok);
+            t->lost = lost;
+            t->first_lost = first;
         }
     }
     for (size_t i = 0; i < t->ids.n; i++)
