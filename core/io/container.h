@@ -44,11 +44,11 @@ const char *sd_container_file(const sd_container *c, size_t i);
 size_t sd_container_count(const sd_container *c);
 const sd_tensor_info *sd_container_at(const sd_container *c, size_t i);
 int sd_container_find(const sd_container *c, const char *name); /* -1 when absent */
-/* Metadata as a JSON object (safetensors: the union of the files' __metadata__, the first file wins;
- * GGUF: key-values, big arrays included). Borrowed. GGUF values map losslessly: bool → true/false,
- * integers → integer (a uint64 above INT64_MAX → string of decimal digits), finite floats → real,
- * non-finite floats → the string "nan", "inf" or "-inf", strings → string, except that a string
- * which is not valid UTF-8 or holds a NUL byte (tokens may) becomes the object
+/* Metadata as a JSON object (safetensors: the union of the files' __metadata__, the first file
+ * wins; GGUF: key-values, big arrays included). Borrowed. GGUF values map losslessly: bool →
+ * true/false, integers → integer (a uint64 above INT64_MAX → string of decimal digits), finite
+ * floats → real, non-finite floats → the string "nan", "inf" or "-inf", strings → string, except
+ * that a string which is not valid UTF-8 or holds a NUL byte (tokens may) becomes the object
  * {"bytes": "<lower-case hex>"}; arrays → array, nested ones included. Use sd_meta_bytes for
  * strings that may be either. Equal small numbers share one immutable json_t: do not set them. */
 json_t *sd_container_meta(const sd_container *c);
@@ -64,7 +64,8 @@ sd_status sd_container_read_as(sd_container *c, size_t i, sd_dtype to, SD_OWN sd
 /* n raw bytes of tensor i from byte `offset` on. */
 sd_status sd_container_read_bytes(sd_container *c, size_t i, uint64_t offset, void *dst, size_t n,
                                   sd_err *err);
-/* SHA-256 of the files' bytes, one after the other in sd_container_file order (all data is read; polls cancellation). */
+/* SHA-256 of the files' bytes, one after the other in sd_container_file order (all data is read;
+ * polls cancellation). */
 sd_status sd_container_hash(sd_container *c, const sd_run *SD_NULLABLE run, char out[65],
                             sd_err *err);
 

@@ -10,10 +10,10 @@
 
 /* `what` (a path, "config.json") opens every error text. Refused: syntax errors, trailing text,
  * duplicate keys, invalid UTF-8, NUL bytes and "\u0000", lone surrogates, integers beyond int64,
- * reals beyond double, NaN and Infinity, nesting beyond 128 levels, and text so dense in tiny values
- * that it would take more than 40 bytes of memory per byte (1 MiB is always allowed). The top value
- * is an object or an array. sd_json_load skips a UTF-8 byte-order mark and names Git LFS pointers;
- * max_bytes 0 = no limit. */
+ * reals beyond double, NaN and Infinity, nesting beyond 128 levels, and text so dense in tiny
+ * values that it would take more than 40 bytes of memory per byte (1 MiB is always allowed). The
+ * top value is an object or an array. sd_json_load skips a UTF-8 byte-order mark and names Git LFS
+ * pointers; max_bytes 0 = no limit. */
 sd_status sd_json_parse(const char *text, size_t n, const char *what, SD_OWN json_t **out,
                         sd_err *err);
 sd_status sd_json_load(const char *path, uint64_t max_bytes, SD_OWN json_t **out, sd_err *err);
