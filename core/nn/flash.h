@@ -1,0 +1,43 @@
+/* flash.h: one head of softmax attention over given queries and keys, tile by tile (*_k.c only).
+ * Shared by the kinds that end in a softmax: they build queries and keys, and say what happens on
+ * the diagonal. */
+#ifndef SD_NN_FLASH_H
+#define SD_NN_FLASH_H
+
+#include "nn/attn.h"
+#include "nn/real.h"
+
+typedef enum sd_flash_diag {
+    SD_DIAG_PLAIN,
+    SD_DIAG_REPLACE, /* score (i, i) = diag_i; no gradient reaches q, k through it */
+    SD_DIAG_ADD      /* score (i, i) += diag_i */
+} sd_flash_diag;
+
+#define flash_t SD_R(sd_flash)
+typedef struct flash_t {
+    size_t n, dk, dv; /* tokens; score width (0: all scores 0); value width */
+    bool causal;
+    real scale;
+    const real *q, *k, *v; // (N, dk), (N, dk), (N, dv) with row strides
+    size_t ldq, ldk, ldv;
+    sd_flash_diag mode;
+    const real *diag; // element i at diag[i * ldd]; ldd = 0: one scalar
+    size_t ldd;
+    real *o; // (N, dv)
+    size_t ldo;
+    real *lse; // (N)
+    /* backward: dq overwritten; dk, dv accumulated; ddiag (N) overwritten when not NULL */
+    const real *d_o;
+    size_t lddo;
+    real *dq, *dk_, *dv_, *ddiag;
+    size_t lddq, lddk, lddv;
+} flash_t;
+
+/* Elements of scratch. */
+size_t SD_R(sd_flash_scratch)(size_t n, bool backward);
+void SD_R(sd_flash_fwd)(const flash_t *f, real *scratch);
+void SD_R(sd_flash_bwd)(const flash_t *f, real *scratch);
+/* Only row t, without lse: the decode step. */
+void SD_R(sd_flash_row)(const flash_t *f, size_t t, real *scratch);
+
+#endif

@@ -1,0 +1,186 @@
+/* Tiled softmax attention of one head (nn/flash.h).
+ *
+ * A tile is BQ queries by BK keys. Forward keeps a running maximum and sum a row (Milakov and
+ * Gimelshein 2018; Dao et al. 2022) and rescales the output when the maximum grows. Backward forms
+ * P again from the stored log-sums: with G = P ∘ (dO Vᵀ − rowsum(dO ∘ O)), dV += PᵀdO, dQ += G K,
+ * dK += GᵀQ. The replaced diagonal (S–D) takes its own gradient G_ii and is then struck out of G.
+ */
+#include "nn/flash.h"
+
+enum { BQ = 64, BK = 256 };
+
+static size_t min_sz(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+size_t SD_R(sd_flash_scratch)(size_t n, bool backward) {
+    size_t bk = min_sz((n + 15) / 16 * 16, BK), bq = min_sz(n, BQ);
+    return (backward ? 2 : 1) * bq * bk + 4 * BQ;
+}
+
+/* One row of a tile: scores → unnormalised probabilities, running maximum and sum. Returns the
+ * factor by which what was accumulated before must be scaled. */
+SD_INLINE real row_softmax(size_t n, real *s, real *m, real *l) {
+    real mx = *m;
+#pragma omp simd reduction(max : mx)
+    for (size_t j = 0; j < n; j++)
+        mx = s[j] > mx ? s[j] : mx;
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t j = 0; j < n; j++) {
+        real e = r_exp(s[j] - mx);
+        s[j] = e;
+        sum += e;
+    }
+    real corr = r_exp(*m - mx);
+    *l = *l * corr + sum;
+    *m = mx;
+    return corr;
+}
+
+/* Valid columns of query row i in a key tile that starts at j0 and has nk keys. */
+SD_INLINE size_t valid(const flash_t *f, size_t i, size_t j0, size_t nk) {
+    if (!f->causal)
+        return nk;
+    return i < j0 ? 0 : (i - j0 + 1 < nk ? i - j0 + 1 : nk);
+}
+
+static void scores(const flash_t *f, size_t i0, size_t nq, size_t j0, size_t nk, size_t lds,
+                   real *s) {
+    if (f->dk == 0) {
+        for (size_t r = 0; r < nq; r++)
+            memset(s + r * lds, 0, nk * sizeof *s);
+    } else {
+        r_gemm(false, true, nq, nk, f->dk, f->scale, f->q + i0 * f->ldq, f->ldq, f->k + j0 * f->ldk,
+               f->ldk, 0, s, lds);
+    }
+    if (f->mode == SD_DIAG_PLAIN)
+        return;
+    for (size_t r = 0; r < nq; r++) {
+        size_t i = i0 + r;
+        if (i < j0 || i >= j0 + nk)
+            continue;
+        real d = f->diag[i * f->ldd], *p = s + r * lds + (i - j0);
+        *p = f->mode == SD_DIAG_REPLACE ? d : *p + d;
+    }
+}
+
+#define TILE_FWD SD_R(sd_flash_tile_fwd)
+SD_CLONES static void TILE_FWD(const flash_t *f, size_t i0, size_t nq, size_t j0, size_t nk,
+                               size_t lds, real *s, real *m, real *l, bool first) {
+    for (size_t r = 0; r < nq; r++) {
+        real *sr = s + r * lds;
+        size_t n = valid(f, i0 + r, j0, nk);
+        if (n > 0) {
+            real corr = row_softmax(n, sr, &m[r], &l[r]);
+            if (!first && corr != 1) {
+                real *o = f->o + (i0 + r) * f->ldo;
+#pragma omp simd
+                for (size_t j = 0; j < f->dv; j++)
+                    o[j] *= corr;
+            }
+        }
+        for (size_t j = n; j < nk; j++)
+            sr[j] = 0;
+    }
+}
+
+#define FLASH_FWD SD_R(sd_flash_fwd)
+void FLASH_FWD(const flash_t *f, real *scratch) {
+    size_t n = f->n, lds = min_sz((n + 15) / 16 * 16, BK);
+    real *s = scratch, *m = s + min_sz(n, BQ) * lds, *l = m + BQ;
+    for (size_t i0 = 0; i0 < n; i0 += BQ) {
+        size_t nq = min_sz(BQ, n - i0), end = f->causal ? i0 + nq : n;
+        for (size_t r = 0; r < nq; r++) {
+            m[r] = -INFINITY;
+            l[r] = 0;
+        }
+        for (size_t j0 = 0; j0 < end; j0 += BK) {
+            size_t nk = min_sz(BK, end - j0);
+            scores(f, i0, nq, j0, nk, lds, s);
+            TILE_FWD(f, i0, nq, j0, nk, lds, s, m, l, j0 == 0);
+            r_gemm(false, false, nq, f->dv, nk, 1, s, lds, f->v + j0 * f->ldv, f->ldv, j0 > 0,
+                   f->o + i0 * f->ldo, f->ldo);
+        }
+        for (size_t r = 0; r < nq; r++) {
+            real *o = f->o + (i0 + r) * f->ldo, inv = 1 / l[r];
+            for (size_t j = 0; j < f->dv; j++)
+                o[j] *= inv;
+            if (f->lse)
+                f->lse[i0 + r] = m[r] + (real)log((double)l[r]);
+        }
+    }
+}
+
+void SD_R(sd_flash_row)(const flash_t *f, size_t t, real *scratch) {
+    size_t end = f->causal ? t + 1 : f->n, lds = min_sz((f->n + 15) / 16 * 16, BK);
+    real m = -INFINITY, l = 0, *o = f->o + t * f->ldo;
+    for (size_t j0 = 0; j0 < end; j0 += lds) {
+        size_t nk = min_sz(lds, end - j0);
+        scores(f, t, 1, j0, nk, lds, scratch);
+        real corr = row_softmax(nk, scratch, &m, &l);
+        if (j0 > 0)
+            for (size_t j = 0; j < f->dv; j++)
+                o[j] *= corr;
+        r_gemm(false, false, 1, f->dv, nk, 1, scratch, lds, f->v + j0 * f->ldv, f->ldv, j0 > 0, o,
+               f->ldo);
+    }
+    for (size_t j = 0; j < f->dv; j++)
+        o[j] /= l;
+}
+
+/* s: scores → P; dp: dO Vᵀ → G. */
+#define TILE_BWD SD_R(sd_flash_tile_bwd)
+SD_CLONES static void TILE_BWD(const flash_t *f, size_t i0, size_t nq, size_t j0, size_t nk,
+                               size_t lds, real *s, real *dp, const real *delta) {
+    for (size_t r = 0; r < nq; r++) {
+        real *sr = s + r * lds, *gr = dp + r * lds, lse = f->lse[i0 + r], dl = delta[r];
+        size_t i = i0 + r, n = valid(f, i, j0, nk);
+#pragma omp simd
+        for (size_t j = 0; j < n; j++) {
+            real p = r_exp(sr[j] - lse);
+            sr[j] = p;
+            gr[j] = p * (gr[j] - dl);
+        }
+        for (size_t j = n; j < nk; j++)
+            sr[j] = gr[j] = 0;
+        if (f->mode != SD_DIAG_PLAIN && i >= j0 && i < j0 + nk) {
+            if (f->ddiag)
+                f->ddiag[i] = gr[i - j0];
+            if (f->mode == SD_DIAG_REPLACE)
+                gr[i - j0] = 0;
+        }
+    }
+}
+
+#define FLASH_BWD SD_R(sd_flash_bwd)
+void FLASH_BWD(const flash_t *f, real *scratch) {
+    size_t n = f->n, lds = min_sz((n + 15) / 16 * 16, BK);
+    real *s = scratch, *dp = s + min_sz(n, BQ) * lds, *delta = dp + min_sz(n, BQ) * lds;
+    for (size_t i0 = 0; i0 < n; i0 += BQ) {
+        size_t nq = min_sz(BQ, n - i0), end = f->causal ? i0 + nq : n;
+        for (size_t r = 0; r < nq; r++) {
+            const real *o = f->o + (i0 + r) * f->ldo, *g = f->d_o + (i0 + r) * f->lddo;
+            real sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (size_t j = 0; j < f->dv; j++)
+                sum += o[j] * g[j];
+            delta[r] = sum;
+        }
+        for (size_t j0 = 0; j0 < end; j0 += BK) {
+            size_t nk = min_sz(BK, end - j0);
+            scores(f, i0, nq, j0, nk, lds, s);
+            r_gemm(false, true, nq, nk, f->dv, 1, f->d_o + i0 * f->lddo, f->lddo,
+                   f->v + j0 * f->ldv, f->ldv, 0, dp, lds);
+            TILE_BWD(f, i0, nq, j0, nk, lds, s, dp, delta);
+            r_gemm(true, false, nk, f->dv, nq, 1, s, lds, f->d_o + i0 * f->lddo, f->lddo, 1,
+                   f->dv_ + j0 * f->lddv, f->lddv);
+            if (f->dk == 0)
+                continue;
+            r_gemm(false, false, nq, f->dk, nk, f->scale, dp, lds, f->k + j0 * f->ldk, f->ldk,
+                   j0 > 0, f->dq + i0 * f->lddq, f->lddq);
+            r_gemm(true, false, nk, f->dk, nq, f->scale, dp, lds, f->q + i0 * f->ldq, f->ldq, 1,
+                   f->dk_ + j0 * f->lddk, f->lddk);
+        }
+    }
+}
