@@ -25,13 +25,6 @@ typedef struct sd_loaded { /* one loaded plugin (plugin.c) */
     void (*fini)(const sd_host *host);
 } sd_loaded;
 
-typedef struct sd_hash_entry {
-    sd_container *container;
-    char hash[80];
-} sd_hash_entry;
-
-enum { SD_HASH_CACHE = 4 };
-
 struct sd_session {
     sd_run run;
     sd_op_rec **ops; /* live ones, sorted by name */
@@ -40,8 +33,6 @@ struct sd_session {
     size_t n_gone, cap_gone;
     sd_loaded *plugins;
     size_t n_plugins, cap_plugins;
-    sd_hash_entry hashes[SD_HASH_CACHE];
-    size_t next_hash;
 };
 
 /* A scratch block of a call: header before the 64-byte aligned data. */
@@ -76,6 +67,11 @@ sd_status sd_op_register_versioned(sd_session *s, const sd_op_desc *d,
 /* Takes all live ops of a plugin out of the registry. */
 void sd_op_remove_plugin(sd_session *s, const char *plugin);
 
+/* Everything that can be checked of a plugin's descriptor before its code runs: version, sizes,
+ * every pointer readable, every string ended, functions inside the mapping at base (NULL: not
+ * checked). */
+sd_status sd_plugin_check(const sd_plugin_desc *d, const void *SD_NULLABLE base, sd_err *err);
+
 /* Value of a built-in's argument by name (programmer error when undeclared). */
 sd_value *sd_call_arg(sd_call *c, const char *name);
 int sd_call_return_table(sd_call *c, sd_status st, SD_OWN sd_table *t);
@@ -83,9 +79,8 @@ int sd_call_return_model(sd_call *c, sd_status st, SD_OWN sd_model *m);
 int sd_call_return_tensor(sd_call *c, sd_status st, SD_OWN sd_tensor *t);
 int sd_call_return_num(sd_call *c, sd_status st, double v);
 
-/* Hash naming a model's content: "sha256:..." of the checkpoint's files ("header:..." above 1 GiB),
- * chained over its steps. */
-sd_status sd_session_model_hash(sd_session *s, sd_model *m, char out[80], sd_err *err);
+/* Borrowed ids of a TEXT argument under m; bytes the tokenizer cannot express are warned of. */
+sd_status sd_call_ids(sd_call *c, const char *name, sd_model *m, const int32_t **ids, size_t *n);
 
 /* Rows of the built-in tables, one array a file. */
 typedef struct sd_builtin_group {

@@ -684,11 +684,9 @@ static int h_model_set_tensor(sd_call *c, sd_hmodel *m, const char *name, const 
 }
 
 static bool find_role(sd_call *c, const char *name, sd_role *out) {
-    for (int r = 0; name && r < SD_ROLE_COUNT; r++)
-        if (strcmp(sd_role_name((sd_role)r), name) == 0) {
-            *out = (sd_role)r;
-            return true;
-        }
+    *out = name ? sd_role_find(name) : SD_ROLE_COUNT;
+    if (*out != SD_ROLE_COUNT)
+        return true;
     h_fail(c, SD_EINVAL, "unknown part \"%.40s\"", name ? name : "NULL");
     return false;
 }
@@ -729,11 +727,27 @@ static int h_model_set_part(sd_call *c, sd_hmodel *m, int32_t layer, const char 
 
 /* ---- text ---- */
 
+static sd_status text_ids(sd_call *c, sd_text *t, sd_model *m, const int32_t **ids, size_t *n) {
+    SD_TRY(sd_text_ids(t, m, ids, n, &c->err));
+    int first = -1;
+    size_t lost = sd_text_lost(t, &first);
+    if (lost)
+        sd_run_log(&c->s->run, SD_LOG_WARN,
+                   "%s: the tokenizer of %s cannot express %zu of its bytes (the first is 0x%02X); "
+                   "they are lost",
+                   sd_text_name(t), sd_model_name(m), lost, (unsigned)first & 0xFF);
+    return SD_OK;
+}
+
+sd_status sd_call_ids(sd_call *c, const char *name, sd_model *m, const int32_t **ids, size_t *n) {
+    return text_ids(c, sd_call_arg(c, name)->text, m, ids, n);
+}
+
 static int h_text_ids(sd_call *c, sd_htext *t, sd_hmodel *m, const int32_t **ids, size_t *n) {
     sd_handle *ht = check_handle(c, t, H_TEXT), *hm = ht ? model_of(c, m) : NULL;
     const int32_t *p = NULL;
     size_t k = 0;
-    if (!hm || sd_text_ids(ht->u.text, hm->u.model, &p, &k, &c->err) != SD_OK)
+    if (!hm || text_ids(c, ht->u.text, hm->u.model, &p, &k) != SD_OK)
         return c->err.code;
     /* A copy: the text keeps one tokenizer's ids only. */
     int32_t *copy = h_alloc(c, k ? k : 1, sizeof *copy);

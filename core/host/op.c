@@ -542,86 +542,6 @@ static sd_status complete_args(const sd_op_desc *d, sd_value *args, sd_err *err)
 
 /* ---- lineage ---- */
 
-static sd_status model_base_hash(sd_session *s, sd_model *m, char out[80], sd_err *err) {
-    const sd_container *c = sd_model_container(m);
-    sd_sha256 h;
-    if (c) {
-        for (size_t i = 0; i < SD_HASH_CACHE; i++)
-            if (s->hashes[i].container == c) {
-                memcpy(out, s->hashes[i].hash, 80);
-                return SD_OK;
-            }
-        uint64_t bytes = 0;
-        for (size_t i = 0; i < sd_container_count(c); i++)
-            bytes += sd_container_at(c, i)->bytes;
-        sd_container *cc = sd_container_ref((sd_container *)c);
-        char hex[65];
-        sd_status st = SD_OK;
-        if (bytes <= (uint64_t)1 << 30) {
-            st = sd_container_hash(cc, &s->run, hex, err);
-            snprintf(out, 80, "sha256:%s", hex);
-        } else {
-            sd_sha256_init(&h);
-            for (size_t i = 0; i < sd_container_count(c); i++) {
-                const sd_tensor_info *t = sd_container_at(c, i);
-                sd_sha256_add(&h, t->name, strlen(t->name) + 1);
-                sd_sha256_add(&h, t->shape, (size_t)t->ndim * sizeof t->shape[0]);
-                sd_sha256_add(&h, &t->bytes, sizeof t->bytes);
-            }
-            sd_sha256_hex(&h, hex);
-            snprintf(out, 80, "header:%s", hex);
-        }
-        if (st != SD_OK) {
-            sd_container_unref(cc);
-            return st;
-        }
-        sd_hash_entry *e = &s->hashes[s->next_hash++ % SD_HASH_CACHE];
-        sd_container_unref(e->container);
-        e->container = cc;
-        memcpy(e->hash, out, 80);
-        return SD_OK;
-    }
-    /* A fresh model: its tensors, one by one. */
-    char hex[65];
-    sd_sha256_init(&h);
-    for (size_t i = 0; i < sd_model_n_tensors(m); i++) {
-        const char *name = sd_model_tensor_name(m, i);
-        sd_tensor *t = NULL, *p = NULL;
-        SD_TRY(sd_model_tensor(m, name, &t, err));
-        sd_status st = SD_OK;
-        if (!sd_tensor_is_contiguous(t))
-            st = sd_tensor_cast(t, t->dtype, &p, err);
-        if (st == SD_OK) {
-            sd_sha256_add(&h, name, strlen(name) + 1);
-            sd_sha256_add(&h, p ? p->data : t->data, sd_tensor_nbytes(t));
-            st = sd_check_cancel(err);
-        }
-        sd_tensor_free(p);
-        sd_tensor_free(t);
-        SD_TRY(st);
-    }
-    sd_sha256_hex(&h, hex);
-    snprintf(out, 80, "sha256:%s", hex);
-    return SD_OK;
-}
-
-sd_status sd_session_model_hash(sd_session *s, sd_model *m, char out[80], sd_err *err) {
-    SD_TRY(model_base_hash(s, m, out, err));
-    for (size_t i = 0; i < sd_model_n_steps(m); i++) {
-        sd_step st = sd_model_step(m, i);
-        sd_sha256 h;
-        char hex[65];
-        sd_sha256_init(&h);
-        sd_sha256_add(&h, out, strlen(out) + 1);
-        const char *part[] = {st.op, st.version, st.args};
-        for (size_t k = 0; k < 3; k++)
-            sd_sha256_add(&h, part[k] ? part[k] : "", strlen(part[k] ? part[k] : "") + 1);
-        sd_sha256_hex(&h, hex);
-        snprintf(out, 80, "chain:%s", hex);
-    }
-    return SD_OK;
-}
-
 static void json_sha(sd_buf *b, const void *p, size_t n) {
     sd_sha256 h;
     char hex[65];
@@ -633,8 +553,7 @@ static void json_sha(sd_buf *b, const void *p, size_t n) {
 
 /* Arguments as a JSON object, complete enough to replay: the model worked on is left out (it is the
  * step's input); long literal texts and tensors are named by their hash. */
-static sd_status args_json(sd_session *s, const sd_op_desc *d, const sd_value *args, sd_buf *b,
-                           sd_err *err) {
+static sd_status args_json(const sd_op_desc *d, const sd_value *args, sd_buf *b, sd_err *err) {
     bool first_model = true, comma = false;
     sd_buf_putc(b, '{');
     for (uint32_t i = 0; i < d->n_args; i++) {
@@ -661,13 +580,11 @@ static sd_status args_json(sd_session *s, const sd_op_desc *d, const sd_value *a
                 sd_buf_json_double(b, v->f);
             break;
         case SD_ARG_MODEL: {
-            char hash[80];
-            SD_TRY(sd_session_model_hash(s, v->model, hash, err));
             sd_buf_puts(b, "{\"model\":");
             const char *path = sd_model_path(v->model);
             const char *name = path && path[0] ? path : sd_model_name(v->model);
             sd_buf_json_string(b, name, strlen(name));
-            sd_buf_printf(b, ",\"hash\":\"%s\"}", hash);
+            sd_buf_printf(b, ",\"steps\":%zu}", sd_model_n_steps(v->model));
             break;
         }
         case SD_ARG_TEXT: {
@@ -734,25 +651,19 @@ static sd_status args_json(sd_session *s, const sd_op_desc *d, const sd_value *a
     return sd_buf_status(b, err);
 }
 
-static sd_status record_lineage(sd_session *s, const sd_op_rec *r, const sd_value *args,
-                                sd_model *out, sd_err *err) {
-    const sd_op_desc *d = r->pub.desc;
-    sd_model *in = NULL;
-    for (uint32_t i = 0; i < d->n_args && !in; i++)
-        in = args[i].model;
-    char hash[80] = "";
+/* The model itself records the hash of what the step was applied to. */
+static sd_status record_lineage(const sd_op_rec *r, const sd_value *args, sd_model *out,
+                                sd_err *err) {
     sd_buf json = {0}, version = {0};
-    sd_status st = in ? sd_session_model_hash(s, in, hash, err) : SD_OK;
-    if (st == SD_OK)
-        st = args_json(s, d, args, &json, err);
-    if (st == SD_OK && r->pub.plugin)
+    sd_status st = args_json(r->pub.desc, args, &json, err);
+    if (r->pub.plugin)
         sd_buf_printf(&version, "%s %s", r->pub.plugin, r->version);
     else
         sd_buf_puts(&version, r->version);
     if (st == SD_OK)
         st = sd_buf_status(&version, err);
     if (st == SD_OK)
-        st = sd_model_add_step(out, d->name, version.p, json.p, err);
+        st = sd_model_add_step(out, r->pub.desc->name, version.p, json.p, err);
     sd_buf_free(&json);
     sd_buf_free(&version);
     return st;
@@ -809,7 +720,7 @@ sd_status sd_op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *r
             }
         }
         if (st == SD_OK)
-            st = record_lineage(s, r, args, result->model, err);
+            st = record_lineage(r, args, result->model, err);
     }
     if (st != SD_OK) {
         sd_value_clear(result);

@@ -38,8 +38,6 @@ void sd_session_free(sd_session *s) {
         free_rec(s->ops[i]);
     for (size_t i = 0; i < s->n_gone; i++)
         free_rec(s->gone[i]);
-    for (size_t i = 0; i < SD_HASH_CACHE; i++)
-        sd_container_unref(s->hashes[i].container);
     sd_free(s->ops);
     sd_free(s->gone);
     sd_free(s->plugins);

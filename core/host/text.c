@@ -128,11 +128,15 @@ sd_status sd_text_ids(sd_text *t, const sd_model *m, const int32_t **ids, size_t
     const int vocab = sd_model_config(m)->vocab;
     if (t->bytes) {
         sd_tokenizer *tok = sd_model_tokenizer(m);
-        if (!tok)
-            return sd_fail(err, SD_EINVAL,
-                           "%s has no tokenizer: give token ids instead of text, or open it with "
-                           "its tokenizer file beside it",
-                           sd_model_name(m));
+        if (!tok) {
+            const char *why = sd_model_tokenizer_error(m);
+            return why && why[0]
+                       ? sd_fail(err, SD_EFORMAT, "%s: its tokenizer was refused: %s",
+                                 sd_model_name(m), why)
+                       : sd_fail(err, SD_EINVAL,
+                                 "%s came without a tokenizer: give token ids instead of text",
+                                 sd_model_name(m));
+        }
         if (tok != t->tok) {
             sd_ids fresh = {0};
             size_t lost = 0;

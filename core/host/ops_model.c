@@ -1,0 +1,157 @@
+/* ops_model.c: operations on whole models: open, save, edit, lineage, info, diff. */
+#include <string.h>
+
+#include "host/host.h"
+
+static int op_open(const sd_host *host, sd_call *c) {
+    (void)host;
+    sd_model *m = NULL;
+    sd_status st = sd_model_open(sd_call_arg(c, "path")->s, &c->s->run, &m, &c->err);
+    return sd_call_return_model(c, st, m);
+}
+
+static int op_save(const sd_host *host, sd_call *c) {
+    sd_value *path = sd_call_arg(c, "path");
+    sd_status st = sd_model_save(sd_call_arg(c, "model")->model, path->s, &c->s->run, &c->err);
+    return st != SD_OK ? (int)st : host->return_str(c, path->s, path->s_len);
+}
+
+static int op_edit(const sd_host *host, sd_call *c) {
+    (void)host;
+    sd_model *m = NULL;
+    sd_status st = sd_model_clone(sd_call_arg(c, "model")->model, &m, &c->err);
+    if (st == SD_OK)
+        st = sd_model_set_tensor(m, sd_call_arg(c, "name")->s, sd_call_arg(c, "tensor")->tensor,
+                                 &c->err);
+    return sd_call_return_model(c, st, m);
+}
+
+static int op_lineage(const sd_host *host, sd_call *c) {
+    (void)host;
+    sd_model *m = sd_call_arg(c, "model")->model;
+    sd_table *t = sd_table_new("lineage", &c->err);
+    if (!t)
+        return SD_ENOMEM;
+    sd_err *e = &c->err;
+    sd_status st = sd_table_heading(t, e, "%s: %s", sd_model_name(m),
+                                    sd_model_path(m)[0] ? sd_model_path(m) : "made here");
+    if (st == SD_OK)
+        st = sd_table_add_column(t, "step", SD_COL_INT, "number of the step, from 0", false, NULL,
+                                 e);
+    if (st == SD_OK)
+        st = sd_table_add_column(t, "op", SD_COL_STR, "operation", false, NULL, e);
+    if (st == SD_OK)
+        st = sd_table_add_column(t, "args", SD_COL_STR, "its arguments as JSON", false, NULL, e);
+    if (st == SD_OK)
+        st = sd_table_add_column(t, "version", SD_COL_STR, "version of the program or plugin",
+                                 false, NULL, e);
+    if (st == SD_OK)
+        st = sd_table_add_column(t, "input_hash", SD_COL_STR, "what the step was applied to", true,
+                                 NULL, e);
+    for (size_t i = 0; st == SD_OK && i < sd_model_n_steps(m); i++) {
+        sd_step s = sd_model_step(m, i);
+        int row;
+        if ((st = sd_table_add_row(t, &row, e)) != SD_OK)
+            break;
+        sd_table_set_int(t, row, "step", (int64_t)i);
+        st = sd_table_set_str(t, row, "op", s.op, e);
+        if (st == SD_OK)
+            st = sd_table_set_str(t, row, "args", s.args ? s.args : "", e);
+        if (st == SD_OK)
+            st = sd_table_set_str(t, row, "version", s.version ? s.version : "", e);
+        if (st == SD_OK)
+            st = sd_table_set_str(t, row, "input_hash", s.input_hash ? s.input_hash : "", e);
+    }
+    if (st == SD_OK && sd_model_n_steps(m) == 0)
+        st = sd_table_note(t, e, "no steps: the model is as it was opened");
+    return sd_call_return_table(c, st, t);
+}
+
+static const sd_arg_desc open_args[] = {
+    {.name = "path",
+     .kind = SD_ARG_PATH,
+     .flags = SD_ARG_REQUIRED,
+     .doc = "a folder in Hugging Face layout, a .safetensors or .gguf file, or a saved model"},
+};
+static const sd_arg_desc save_args[] = {
+    {.name = "model", .kind = SD_ARG_MODEL, .flags = SD_ARG_REQUIRED, .doc = "the model"},
+    {.name = "path",
+     .kind = SD_ARG_PATH,
+     .flags = SD_ARG_REQUIRED,
+     .doc = "folder to write; a new one appears whole or not at all"},
+};
+static const sd_arg_desc edit_args[] = {
+    {.name = "model", .kind = SD_ARG_MODEL, .flags = SD_ARG_REQUIRED, .doc = "the model"},
+    {.name = "name",
+     .kind = SD_ARG_STR,
+     .flags = SD_ARG_REQUIRED,
+     .doc = "stored name of the tensor, as m:tensors() lists them"},
+    {.name = "tensor",
+     .kind = SD_ARG_TENSOR,
+     .flags = SD_ARG_REQUIRED,
+     .doc = "its new values, in the same shape"},
+};
+static const sd_arg_desc lineage_args[] = {
+    {.name = "model", .kind = SD_ARG_MODEL, .flags = SD_ARG_REQUIRED, .doc = "the model"},
+};
+
+static const sd_op_desc ops[] = {
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_MODEL,
+     .name = "open",
+     .summary = "opens a model",
+     .details =
+         "Reads the config and the tensors' names, types and shapes; weights are read when they "
+         "are first needed. The family is found from the config and the tensors, never from the "
+         "file's name; an unknown one is refused with the list of the known.",
+     .example = "x = open(m.path)\nassert(#heads(x) > 0)",
+     .returns_doc = "a model",
+     .args = open_args,
+     .n_args = 1,
+     .flags = SD_OP_NO_LINEAGE,
+     .run = op_open},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_STR,
+     .name = "save",
+     .summary = "writes a model as a folder: config, weights, tokenizer",
+     .details = "Tensors that were not changed keep their type and bytes. Layers that surgery "
+                "changed and the steps that made the model are described in config.json, so that "
+                "the folder opens again without the plugins that made it.",
+     .example = "dir = os.tmpname(); os.remove(dir)\nsave(m, dir)\n"
+                "assert(nll(open(dir), t) == nll(m, t))\n"
+                "for _, f in ipairs{'config.json', 'model.safetensors', 'tokenizer.json'} do\n"
+                "  os.remove(dir .. '/' .. f)\nend\nos.remove(dir)",
+     .returns_doc = "the folder's path",
+     .args = save_args,
+     .n_args = 2,
+     .run = op_save},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_MODEL,
+     .name = "edit",
+     .summary = "a model with one stored tensor replaced",
+     .details = "The input model is untouched and shares every other tensor with the new one. The "
+                "edit is recorded in the new model's lineage by the hash of the values.",
+     .example = "name = m:tensors()[1].name\n"
+                "x = edit(m, name, m[name] * 1.01)\n"
+                "assert(lineage(x):row(0).op == 'edit')",
+     .returns_doc = "the new model",
+     .args = edit_args,
+     .n_args = 3,
+     .run = op_edit},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "lineage",
+     .summary = "how a model was made, step by step",
+     .details = "Every operation that returns a model records its name, version, arguments and the "
+                "hash of the model it was applied to. recipe.save writes the same steps as a Lua "
+                "script.",
+     .example = "assert(#lineage(m) == 0)",
+     .returns_doc = "a table, one row a step, oldest first",
+     .args = lineage_args,
+     .n_args = 1,
+     .run = op_lineage},
+};
+
+sd_builtin_group sd_ops_model(void) {
+    return (sd_builtin_group){ops, sizeof ops / sizeof *ops};
+}

@@ -1,0 +1,316 @@
+/* ops_spectral.c: operations that measure routing and filtering. */
+#include <string.h>
+
+#include "host/host.h"
+#include "nn/forward.h"
+#include "spectral/spectral.h"
+
+static uint64_t seed_of(sd_call *c) {
+    const sd_value *v = sd_call_arg(c, "seed");
+    return v->kind == SD_ARG_NIL ? c->s->run.seed : (uint64_t)v->i;
+}
+
+static const char *layers_of(sd_call *c) {
+    const sd_value *v = sd_call_arg(c, "layers");
+    return v->kind == SD_ARG_NIL ? NULL : v->s;
+}
+
+static int op_heads(const sd_host *host, sd_call *c) {
+    sd_heads_opts o = {.layers = layers_of(c),
+                       .fold_norm = host->arg_bool(c, "fold"),
+                       .bias = host->arg_bool(c, "bias"),
+                       .lag = host->arg_int(c, "lag"),
+                       .null_draws = (int)host->arg_int(c, "draws"),
+                       .seed = seed_of(c)};
+    sd_table *t = NULL;
+    sd_status st = sd_heads(sd_call_arg(c, "model")->model, &o, &c->s->run, &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
+static int op_probe(const sd_host *host, sd_call *c) {
+    sd_model *m = sd_call_arg(c, "model")->model;
+    sd_probe_opts o = {.layers = layers_of(c),
+                       .ctx = (int)host->arg_int(c, "ctx"),
+                       .max_seqs = (int)host->arg_int(c, "seqs"),
+                       .null_draws = (int)host->arg_int(c, "draws"),
+                       .tau = host->arg_num(c, "tau"),
+                       .seed = seed_of(c)};
+    const int32_t *ids = NULL;
+    size_t n = 0;
+    sd_table *t = NULL;
+    sd_status st = sd_call_ids(c, "text", m, &ids, &n);
+    if (st == SD_OK)
+        st = sd_probe(m, ids, n, &o, &c->s->run, &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
+static int op_summary(const sd_host *host, sd_call *c) {
+    sd_table *t = NULL;
+    sd_status st =
+        sd_rank_summary(sd_call_arg(c, "table")->table, host->arg_num(c, "tau"), &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
+static int op_stability(const sd_host *host, sd_call *c) {
+    (void)host;
+    sd_model *m = sd_call_arg(c, "model")->model;
+    const int32_t *ids = NULL;
+    size_t n = 0;
+    sd_table *t = NULL;
+    sd_status st = sd_call_ids(c, "text", m, &ids, &n);
+    if (st == SD_OK)
+        st = sd_stability(m, ids, n, &c->s->run, &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
+typedef struct grab {
+    int layer;
+    char what;
+    sd_tensor *out;
+} grab;
+
+static sd_status on_grab(void *ctx, const sd_capture *s, sd_err *err) {
+    grab *g = ctx;
+    if (s->layer != g->layer)
+        return SD_OK;
+    int64_t shape[3] = {s->tokens, s->n_head, s->d_qk};
+    int ndim = 3;
+    const float *src = s->q;
+    switch (g->what) {
+    case 'x':
+        ndim = 2;
+        shape[1] = s->d_model;
+        src = s->x;
+        break;
+    case 'k':
+        shape[1] = s->n_kv_head;
+        src = s->k;
+        break;
+    case 'v':
+        shape[1] = s->n_kv_head;
+        shape[2] = s->d_v;
+        src = s->v;
+        break;
+    case 'd':
+        ndim = 2;
+        src = s->d;
+        break;
+    default:
+        break;
+    }
+    if (!src)
+        return sd_fail(err, SD_EINVAL, "layer %d (%s) has no %c to capture", s->layer, s->kind,
+                       g->what);
+    SD_TRY(sd_tensor_new(SD_F32, ndim, shape, &g->out, err));
+    memcpy(g->out->data, src, sd_tensor_nbytes(g->out));
+    return SD_OK;
+}
+
+static int op_capture(const sd_host *host, sd_call *c) {
+    sd_model *m = sd_call_arg(c, "model")->model;
+    const sd_config *cfg = sd_model_config(m);
+    int64_t layer = host->arg_int(c, "layer"), ctx = host->arg_int(c, "ctx");
+    if (layer >= cfg->n_layer)
+        return host->fail(c, SD_EINVAL,
+                          "expected layer 0..%d, got %lld: %s has %d layers, "
+                          "numbered from 0",
+                          cfg->n_layer - 1, (long long)layer, sd_model_name(m), cfg->n_layer);
+    const int32_t *ids = NULL;
+    size_t n = 0;
+    sd_status st = sd_call_ids(c, "text", m, &ids, &n);
+    if (st != SD_OK)
+        return st;
+    if (ctx == 0)
+        ctx = cfg->n_pos > 0 && cfg->n_pos < 512 ? cfg->n_pos : 512;
+    if ((size_t)ctx > n)
+        ctx = (int64_t)n;
+    if (ctx < 1)
+        return host->fail(c, SD_EINVAL, "the text has no tokens");
+    grab g = {.layer = (int)layer, .what = host->arg_str(c, "what")[0]};
+    sd_forward_opts o = {
+        .run = &c->s->run, .capture = on_grab, .capture_ctx = &g, .stop_after_capture = true};
+    st = sd_forward(m, ids, 1, (int)ctx, &o, NULL, NULL, &c->err);
+    if (st == SD_OK && !g.out)
+        st = sd_fail(&c->err, SD_EINVAL, "layer %d gives nothing to capture", (int)layer);
+    return sd_call_return_tensor(c, st, g.out);
+}
+
+#define MODEL_ARG \
+    { .name = "model", .kind = SD_ARG_MODEL, .flags = SD_ARG_REQUIRED, .doc = "the model" }
+#define TEXT_ARG                                                       \
+    {                                                                  \
+        .name = "text", .kind = SD_ARG_TEXT, .flags = SD_ARG_REQUIRED, \
+        .doc = "text \"file\", a literal string, or ids"               \
+    }
+#define LAYERS_ARG                                                                 \
+    {                                                                              \
+        .name = "layers", .kind = SD_ARG_LAYERS,                                   \
+        .doc = "layers to look at, as \"0-3,7\", numbered from 0; all when absent" \
+    }
+#define SEED_ARG                                                                 \
+    {                                                                            \
+        .name = "seed", .kind = SD_ARG_INT, .min = 0, .max = 9007199254740992.0, \
+        .doc = "seed of the random draws; the session's (--seed) when absent"    \
+    }
+#define DRAWS_ARG(what_) \
+    { .name = "draws", .kind = SD_ARG_INT, .dflt = "20", .min = 0, .max = 100000, .doc = what_ }
+#define TAU_ARG                                                               \
+    {                                                                         \
+        .name = "tau", .kind = SD_ARG_NUM, .dflt = "3", .min = 0, .max = 1e6, \
+        .doc = "a rank up to this counts as minimal"                          \
+    }
+
+static const sd_arg_desc heads_args[] = {
+    MODEL_ARG,
+    LAYERS_ARG,
+    {.name = "fold",
+     .kind = SD_ARG_BOOL,
+     .dflt = "false",
+     .doc = "fold the norm before the attention into the weights"},
+    {.name = "bias",
+     .kind = SD_ARG_BOOL,
+     .dflt = "false",
+     .doc = "count the biases of queries and keys (as one more row of the weights)"},
+    {.name = "lag",
+     .kind = SD_ARG_INT,
+     .dflt = "0",
+     .min = -1000000,
+     .max = 1000000,
+     .doc = "rotary models: distance j - i at which the kernel is taken"},
+    DRAWS_ARG("draws of the Gaussian null per head shape"),
+    SEED_ARG,
+};
+static const sd_arg_desc probe_args[] = {
+    MODEL_ARG,
+    TEXT_ARG,
+    {.name = "ctx",
+     .kind = SD_ARG_INT,
+     .dflt = "0",
+     .min = 0,
+     .max = 1048576,
+     .doc = "tokens a sequence; 0: the position table, at most 512"},
+    {.name = "seqs",
+     .kind = SD_ARG_INT,
+     .dflt = "0",
+     .min = 0,
+     .max = 1000000,
+     .doc = "sequences to measure; 0: what the text holds, at most 8"},
+    LAYERS_ARG,
+    DRAWS_ARG("draws of the random-weight null per layer and sequence"),
+    TAU_ARG,
+    SEED_ARG,
+};
+static const sd_arg_desc summary_args[] = {
+    {.name = "table",
+     .kind = SD_ARG_TABLE,
+     .flags = SD_ARG_REQUIRED,
+     .doc = "a table of heads or probe"},
+    TAU_ARG,
+};
+static const sd_arg_desc stability_args[] = {MODEL_ARG, TEXT_ARG};
+static const sd_arg_desc capture_args[] = {
+    MODEL_ARG,
+    TEXT_ARG,
+    {.name = "layer",
+     .kind = SD_ARG_INT,
+     .dflt = "0",
+     .min = 0,
+     .max = 100000,
+     .doc = "the layer, numbered from 0"},
+    {.name = "what",
+     .kind = SD_ARG_CHOICE,
+     .dflt = "q",
+     .choices = "q|k|v|x|d",
+     .doc = "queries, keys, values, inputs of the attention, or the S-D diagonal"},
+    {.name = "ctx",
+     .kind = SD_ARG_INT,
+     .dflt = "0",
+     .min = 0,
+     .max = 1048576,
+     .doc = "tokens from the start of the text; 0: the position table, at most 512"},
+};
+
+#define N(a_) (sizeof(a_) / sizeof *(a_))
+
+static const sd_op_desc ops[] = {
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "heads",
+     .summary = "weight-level routing and filtering of every head, beside its Gaussian null",
+     .details =
+         "A head's kernel is M = c W_Q W_K' (S-D heads: S without its diagonal). Its skew part "
+         "routes, its symmetric part filters; the two budgets add up to 1. One row a head: "
+         "budgets, "
+         "effective ranks of both parts, the largest plane, max Re lambda / rho, and the same for "
+         "random Gaussian weights of that shape.\n\n"
+         "Columns have help of their own: help \"pr\".",
+     .example = "w = heads(m)\n"
+                "assert(#w == m.config.n_layer * m.config.n_head)\n"
+                "r = w:row(0)\n"
+                "assert(math.abs(r.routing + r.filtering - 1) < 1e-9)",
+     .returns_doc = "a table, one row a head, with the planes of each head as a vector",
+     .args = heads_args,
+     .n_args = N(heads_args),
+     .run = op_heads},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "probe",
+     .summary = "token-level routing and filtering on real text, with all controls",
+     .details =
+         "Runs the text through the model and analyses the interaction matrix of every head "
+         "(unmasked, before softmax): ranks, budgets, potential share phi, centred rank, logit "
+         "scale and effective context, means over sequences with their spread (*_sd). Beside them "
+         "stands the same analysis with random weights on the same activations: a low rank that "
+         "random weights show as well is no finding.\n\n"
+         "A rank is at most min(N, 2d), so give sequences of at least 4d tokens where the model "
+         "allows it.",
+     .example = "p = probe(m, t, {ctx=128, seqs=1, draws=2})\n"
+                "assert(#p == m.config.n_layer * m.config.n_head)\n"
+                "assert(p:head(0, 0).pr >= 1.99)",
+     .returns_doc = "a table, one row a head",
+     .args = probe_args,
+     .n_args = N(probe_args),
+     .run = op_probe},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "summary",
+     .summary = "rank per layer: medians over heads, share of minimal-rank layers",
+     .details = "A head is at minimal spectral rank when its rank is at most tau, a layer when the "
+                "median over its heads is.",
+     .example = "s = summary(probe(m, t, {ctx=128, seqs=1, draws=2}))\n"
+                "assert(#s == m.config.n_layer)",
+     .returns_doc = "a table, one row a layer",
+     .args = summary_args,
+     .n_args = N(summary_args),
+     .run = op_summary},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "stability",
+     .summary = "is L = S - D stable? Structure, spectrum and negative controls",
+     .details =
+         "Checks every head on the text: (a) structure: L + L' is zero bit for bit off the "
+         "diagonal and the diagonal is negative, which proves Re lambda <= -min d at any length; "
+         "(b) spectrum: the eigenvalues themselves, up to 256 tokens; (c) negative controls that "
+         "must fail. It speaks of the unmasked map before softmax.",
+     .example = "s = stability(m, t)\nassert(#s > 0)",
+     .returns_doc = "a table, one row a head and test",
+     .args = stability_args,
+     .n_args = N(stability_args),
+     .run = op_stability},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TENSOR,
+     .name = "capture",
+     .summary = "what one attention layer sees on a text, as a tensor",
+     .details = "Queries and keys come with biases and after rotation, without the score scale: "
+                "(tokens, heads, d). Inputs x: (tokens, width), after the norm. The S-D diagonal "
+                "d: (tokens, heads).",
+     .example = "q = capture(m, t, {layer=1, what='q', ctx=32})\nassert(q.shape[1] == 32)",
+     .returns_doc = "an f32 tensor",
+     .args = capture_args,
+     .n_args = N(capture_args),
+     .run = op_capture},
+};
+
+sd_builtin_group sd_ops_spectral(void) {
+    return (sd_builtin_group){ops, N(ops)};
+}
