@@ -68,9 +68,9 @@ sd_status sd_op_register_versioned(sd_session *s, const sd_op_desc *d,
 void sd_op_remove_plugin(sd_session *s, const char *plugin);
 
 /* Everything that can be checked of a plugin's descriptor before its code runs: version, sizes,
- * every pointer readable, every string ended, functions inside the mapping at base (NULL: not
- * checked). */
-sd_status sd_plugin_check(const sd_plugin_desc *d, const void *SD_NULLABLE base, sd_err *err);
+ * every pointer readable, every string ended; functions inside d's own mapping when it was `mapped`
+ * from a file. */
+sd_status sd_plugin_check(const sd_plugin_desc *d, bool mapped, sd_err *err);
 
 /* Value of a built-in's argument by name (programmer error when undeclared). */
 sd_value *sd_call_arg(sd_call *c, const char *name);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "host/host.h"
+#include "io/info.h"
 
 static int op_open(const sd_host *host, sd_call *c) {
     (void)host;
@@ -67,6 +68,38 @@ static int op_lineage(const sd_host *host, sd_call *c) {
     return sd_call_return_table(c, st, t);
 }
 
+static int op_info(const sd_host *host, sd_call *c) {
+    sd_table *t = NULL;
+    sd_status st =
+        sd_info(sd_call_arg(c, "path")->s, host->arg_bool(c, "hash"), &c->s->run, &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
+static int op_diff(const sd_host *host, sd_call *c) {
+    (void)host;
+    sd_table *t = NULL;
+    sd_status st =
+        sd_diff(sd_call_arg(c, "path")->s, sd_call_arg(c, "other")->s, &c->s->run, &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
+static const sd_arg_desc info_args[] = {
+    {.name = "path",
+     .kind = SD_ARG_PATH,
+     .flags = SD_ARG_REQUIRED,
+     .doc = "a .safetensors or .gguf file, an index, or a folder that holds one"},
+    {.name = "hash",
+     .kind = SD_ARG_BOOL,
+     .dflt = "false",
+     .doc = "add the SHA-256 of the files, which reads all of them"},
+};
+static const sd_arg_desc diff_args[] = {
+    {.name = "path", .kind = SD_ARG_PATH, .flags = SD_ARG_REQUIRED, .doc = "a checkpoint"},
+    {.name = "other",
+     .kind = SD_ARG_PATH,
+     .flags = SD_ARG_REQUIRED,
+     .doc = "the checkpoint to compare with it"},
+};
 static const sd_arg_desc open_args[] = {
     {.name = "path",
      .kind = SD_ARG_PATH,
@@ -150,6 +183,30 @@ static const sd_op_desc ops[] = {
      .args = lineage_args,
      .n_args = 1,
      .run = op_lineage},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "info",
+     .summary = "what a checkpoint holds, from its headers alone",
+     .details =
+         "Tensors with their types, shapes and sizes, the parameter count and the file's own "
+         "metadata. No weight is read unless the hash is asked for, so it is quick on files "
+         "of any size.",
+     .example = "i = info(m.path)\nassert(i.meta.format == 'safetensors')",
+     .returns_doc = "a table, one row a tensor",
+     .args = info_args,
+     .n_args = 2,
+     .run = op_info},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "diff",
+     .summary = "how two checkpoints differ, tensor by tensor",
+     .details = "Tensors are paired by name and called same, retyped (another type, equal values), "
+                "changed, or found in one file only, with the largest and the relative difference.",
+     .example = "d = diff(m.path, m.path)\nassert(d.meta.identical == 1)",
+     .returns_doc = "a table, one row a tensor",
+     .args = diff_args,
+     .n_args = 2,
+     .run = op_diff},
 };
 
 sd_builtin_group sd_ops_model(void) {
