@@ -12,7 +12,11 @@
 typedef struct sd_plot sd_plot;
 sd_status sd_plot_new(const char *title, SD_OWN sd_plot **out, sd_err *err);
 void sd_plot_free(sd_plot *SD_NULLABLE p);
-/* Appends a gnuplot command line of ours (never user text). */
+/* Size on screen in pixels (default 900 × 560): PNG is drawn at twice that, PDF at 100 to the inch.
+ */
+void sd_plot_size(sd_plot *p, int width, int height);
+/* Appends a gnuplot command line of ours (never user text). The variable sd_dumb is 1 in
+ * the character terminal and 0 elsewhere; sd_ascii too when it may not colour. */
 sd_status sd_plot_cmd(sd_plot *p, sd_err *err, const char *fmt, ...) SD_PRINTF(3, 4);
 /* Single-quoted gnuplot string of any bytes. */
 void sd_plot_quote(sd_buf *out, const char *s);
@@ -22,14 +26,22 @@ sd_status sd_plot_data(sd_plot *p, const double *v, size_t rows, size_t cols, ch
                        sd_err *err);
 sd_status sd_plot_matrix(sd_plot *p, const double *v, size_t rows, size_t cols, char name[64],
                          sd_err *err);
+/* A long series as its envelope: xy (n, 2) in order of x; at most `buckets` buckets, of each the
+ * lowest and the highest point in order. out holds 4*buckets doubles; returns points written. n <=
+ * 2*buckets is copied (pngcairo is quadratic on noise: 100k points take most of a minute). */
+size_t sd_plot_decimate(const double *xy, size_t n, size_t buckets, double *out);
 size_t sd_plot_nonfinite(const sd_plot *p);
 
 /* Terminal by file extension: png svg pdf txt; the bundle is left beside the file ("x.png" →
  * "x.plot/"). Written aside, checked, renamed. SD_EMISSING when gnuplot is not installed (the
  * bundle stays), SD_EWRITE for a cut output. */
 sd_status sd_plot_file(sd_plot *p, const char *path, const sd_run *run, sd_err *err);
-/* Drawn with the dumb terminal, cols × rows characters, form feed stripped; colour off for
- * NO_COLOR. */
+/* The bundle's folder for a figure at `path`. */
+sd_status sd_plot_bundle_dir(const char *path, sd_buf *out, sd_err *err);
+/* Is this a whole file of the kind ("png" "svg" "pdf" "txt")? */
+bool sd_plot_whole(const char *kind, const void *bytes, size_t n);
+/* Drawn with the dumb terminal, cols × rows characters, form feed stripped; coloured when
+ * stdout is a terminal and NO_COLOR is unset. */
 sd_status sd_plot_text(sd_plot *p, int cols, int rows, const sd_run *run, sd_buf *out, sd_err *err);
 
 #endif
