@@ -1,0 +1,723 @@
+/* heads.c: weight level, one row a head: the kernel c·W_Q W_Kᵀ and its Gaussian null (METHOD
+ * §1–§4).
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "nn/rope.h"
+#include "num/blas.h"
+#include "num/linalg.h"
+#include "spectral/internal.h"
+
+/* ---- the Gaussian null ----------------------------------------------------------------------- */
+
+typedef struct null_stats {
+    size_t rows, d;
+    moments pr, entropy, stable, n90, dir_frac, max_re;
+} null_stats;
+
+typedef struct null_job {
+    size_t rows, d;
+    const rotation *rot;
+    uint64_t seed;
+    double (*draw)[6];
+} null_job;
+
+static sd_status null_draw(void *ctx, size_t i, int worker, sd_err *err) {
+    (void)worker;
+    null_job *j = ctx;
+    reduced r = {.r = sd_alloc(4 * j->d * j->d + 1, sizeof(double), err)};
+    if (!r.r)
+        return SD_ENOMEM;
+    sd_rng g;
+    sd_rng_stream(&g, j->seed, ((uint64_t)j->rows << 20) ^ j->d, i);
+    sdi_reduced_gauss(j->rows, j->d, &g, &r);
+    sd_spectrum s;
+    sd_status st = sdi_spectrum_reduced(&r, j->rot, SD_SPEC_R | SD_SPEC_LAMBDA, &s, err);
+    sd_free(r.r);
+    if (st != SD_OK)
+        return st;
+    double *o = j->draw[i];
+    o[0] = s.rank.pr;
+    o[1] = s.rank.entropy;
+    o[2] = s.rank.stable;
+    o[3] = s.rank.n90;
+    o[4] = s.dir_frac;
+    o[5] = s.max_re;
+    sd_spectrum_free(&s);
+    return SD_OK;
+}
+
+static sd_status null_of(size_t rows, size_t d, const rotation *rot, int draws, uint64_t seed,
+                         int threads, null_stats *out, sd_err *err) {
+    *out = (null_stats){.rows = rows, .d = d};
+    if (draws <= 0)
+        return SD_OK;
+    null_job j = {.rows = rows, .d = d, .rot = rot, .seed = seed};
+    j.draw = sd_alloc((size_t)draws, sizeof *j.draw, err);
+    if (!j.draw)
+        return SD_ENOMEM;
+    sd_status st = sd_parallel((size_t)draws, threads, null_draw, &j, err);
+    moments *m[6] = {&out->pr,  &out->entropy,  &out->stable,
+                     &out->n90, &out->dir_frac, &out->max_re};
+    for (int i = 0; st == SD_OK && i < draws; i++) // in order: the sum does not depend on threads
+        for (int k = 0; k < 6; k++)
+            sdi_moments_add(m[k], j.draw[i][k]);
+    sd_free(j.draw);
+    return st;
+}
+
+/* ---- one layer ------------------------------------------------------------------------------- */
+
+typedef struct layer_job {
+    int layer, n_head, n_kv;
+    size_t rows, d; /* rows of W: D */
+    double scale;
+    bool sd; /* S–D: routing only, twice the scale */
+    const rotation *rot;
+    const double *wq, *wk; // (D, H·d), (D, Hkv·d)
+    const double *bq, *bk; // (H·d), (Hkv·d); NULL = none
+    bool bias_in;          /* the main columns have the bias row */
+    struct head_out *out;  // (H)
+} layer_job;
+
+typedef struct head_out {
+    char status[96];
+    bool ok, has_bias;
+    sd_spectrum s;
+    double pr_bias, dir_bias;
+    double rope_imag;
+} head_out;
+
+/* Row r, column c of head h's block, or false. */
+static bool bad_cell(const double *w, size_t rows, size_t ld, size_t col, size_t d, size_t *r,
+                     size_t *c) {
+    for (*r = 0; *r < rows; ++*r)
+        for (*c = 0; *c < d; ++*c)
+            if (!isfinite(w[*r * ld + col + *c]))
+                return true;
+    return false;
+}
+
+static double dot_strided(size_t n, const double *a, const double *b, size_t ld) {
+    double s = 0;
+    for (size_t i = 0; i < n; i++)
+        s += a[i * ld] * b[i * ld];
+    return s;
+}
+
+/* METHOD §1: Σ‖Im‖/(Σ‖Re‖ + Σ‖Im‖) over rotary pairs, from inner products of columns. */
+static double rope_imag(const double *q, const double *k, size_t rows, size_t d,
+                        const rotation *rot) {
+    double re = 0, im = 0;
+    for (size_t t = 0; t < rot->n; t++) {
+        const double *a = q + rot->a[t], *c = q + rot->b[t], *b = k + rot->a[t], *e = k + rot->b[t];
+        double aa = dot_strided(rows, a, a, d), cc = dot_strided(rows, c, c, d);
+        double bb = dot_strided(rows, b, b, d), ee = dot_strided(rows, e, e, d);
+        double cross = dot_strided(rows, a, c, d) * dot_strided(rows, b, e, d);
+        re += sqrt(fmax(0, aa * bb + cc * ee + 2 * cross));
+        im += sqrt(fmax(0, cc * bb + aa * ee - 2 * cross));
+    }
+    return re + im > 0 ? im / (re + im) : 0;
+}
+
+static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
+    (void)worker;
+    layer_job *j = ctx;
+    head_out *o = &j->out[h];
+    size_t d = j->d, g = h / (size_t)(j->n_head / j->n_kv), rows = j->rows;
+    size_t ldq = (size_t)j->n_head * d, ldk = (size_t)j->n_kv * d, r, c;
+    if (bad_cell(j->wq, rows, ldq, h * d, d, &r, &c)) {
+        snprintf(o->status, sizeof o->status, "non-finite W_Q row %zu col %zu", r, c);
+        return SD_OK;
+    }
+    if (bad_cell(j->wk, rows, ldk, g * d, d, &r, &c)) {
+        snprintf(o->status, sizeof o->status, "non-finite W_K row %zu col %zu", r, c);
+        return SD_OK;
+    }
+    bool biased = false;
+    if (j->bq && j->bk) {
+        if (bad_cell(j->bq, 1, ldq, h * d, d, &r, &c) ||
+            bad_cell(j->bk, 1, ldk, g * d, d, &r, &c)) {
+            snprintf(o->status, sizeof o->status, "non-finite bias col %zu", c);
+            return SD_OK;
+        }
+        for (size_t i = 0; i < d; i++)
+            biased |= j->bq[h * d + i] != 0 || j->bk[g * d + i] != 0;
+    }
+    double scale = j->sd ? 2 * j->scale : j->scale;
+    double *q = sd_alloc_raw((rows + 1) * d, sizeof *q, err);
+    double *k = sd_alloc_raw((rows + 1) * d, sizeof *k, err);
+    if (!q || !k) {
+        sd_free(q);
+        sd_free(k);
+        return SD_ENOMEM;
+    }
+    for (size_t i = 0; i < rows; i++)
+        for (size_t e = 0; e < d; e++) {
+            q[i * d + e] = scale * j->wq[i * ldq + h * d + e];
+            k[i * d + e] = j->wk[i * ldk + g * d + e];
+        }
+    for (size_t e = 0; e < d; e++) { // the bias row, METHOD §1
+        q[rows * d + e] = biased ? scale * j->bq[h * d + e] : 0;
+        k[rows * d + e] = biased ? j->bk[g * d + e] : 0;
+    }
+    reduced red;
+    sd_spectrum with = {0};
+    unsigned what = j->sd ? SD_SPEC_R : SD_SPEC_ALL;
+    const rotation *rot = j->rot && j->rot->cs ? j->rot : NULL;
+    sd_status st = sdi_reduce(rows + (j->bias_in && biased), d, q, k, &red, err);
+    if (st == SD_OK) {
+        st = sdi_spectrum_reduced(&red, rot, what, &o->s, err);
+        sd_free(red.r);
+    }
+    if (st == SD_OK && biased && !j->bias_in) {
+        st = sdi_reduce(rows + 1, d, q, k, &red, err);
+        if (st == SD_OK) {
+            st = sdi_spectrum_reduced(&red, rot, SD_SPEC_R, &with, err);
+            sd_free(red.r);
+        }
+        if (st == SD_OK) {
+            o->has_bias = true;
+            o->pr_bias = with.rank.pr;
+            o->dir_bias = with.dir_frac;
+            sd_spectrum_free(&with);
+        } else {
+            sd_spectrum_free(&o->s);
+        }
+    }
+    if (st == SD_OK && j->rot)
+        o->rope_imag = rope_imag(q, k, rows, d, j->rot);
+    sd_free(q);
+    sd_free(k);
+    if (st == SD_ENUMERIC) { // this head is marked; the others go on
+        snprintf(o->status, sizeof o->status, "%.90s", err ? err->text : "numerical failure");
+        sd_err_clear(err);
+        return SD_OK;
+    }
+    o->ok = st == SD_OK;
+    return st;
+}
+
+static const char *const rank_names[] = {"pr", "entropy", "energy", "stable", "n90", "n95", "n99"};
+
+static void set_ranks(sd_table *t, int row, const char *prefix, const sd_ranks *r) {
+    if (!(r->pr > 0)) // an all-zero matrix has no rank: the cells stay missing
+        return;
+    const double v[] = {r->pr, r->entropy, r->energy, r->stable, r->n90, r->n95, r->n99};
+    for (int i = 0; i < 7; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "%s%s", prefix, rank_names[i]);
+        sdi_set(t, row, name, NULL, v[i]);
+    }
+}
+
+static void set_null(sd_table *t, int row, const char *name, const moments *m) {
+    if (m->n < 1)
+        return;
+    sdi_set(t, row, name, "_null", m->mean);
+    sdi_set(t, row, name, "_null_sd", sdi_moments_sd(m));
+}
+
+static sd_status put_row(sd_table *t, const layer_job *j, int h, const null_stats *nul,
+                         sd_err *err) {
+    head_out *o = &j->out[h];
+    int row;
+    SD_TRY(sd_table_add_row(t, &row, err));
+    sd_table_set_int(t, row, "layer", j->layer);
+    sd_table_set_int(t, row, "head", h);
+    if (sd_table_find_col(t, "group") >= 0)
+        sd_table_set_int(t, row, "group", h / (j->n_head / j->n_kv));
+    SD_TRY(sd_table_set_str(t, row, "status", o->ok ? "ok" : o->status, err));
+    if (!o->ok)
+        return SD_OK;
+    sd_spectrum *s = &o->s;
+    sdi_set(t, row, "fro2", NULL, j->sd ? s->fro2 * s->routing : s->fro2);
+    set_ranks(t, row, "", &s->rank);
+    for (size_t p = 0; p < 4 && p < s->n_planes; p++) {
+        char name[8];
+        snprintf(name, sizeof name, "sigma%zu", p + 1);
+        sdi_set(t, row, name, NULL, s->sigma[p]);
+    }
+    SD_TRY(sd_table_set_vec(t, row, "planes", s->sigma, s->n_planes, err));
+    if (!j->sd) {
+        if (s->fro2 > 0) {
+            sdi_set(t, row, "routing", NULL, s->routing);
+            sdi_set(t, row, "filtering", NULL, s->filtering);
+            sdi_set(t, row, "dir_frac", NULL, s->dir_frac);
+            sdi_set(t, row, "max_re", NULL, s->max_re);
+            sdi_set(t, row, "henrici", NULL, s->henrici);
+        }
+        set_ranks(t, row, "f_", &s->f_rank);
+        SD_TRY(sd_table_set_vec(t, row, "f_lambda", s->f_lambda, s->n_f, err));
+        SD_TRY(sd_table_set_vec(t, row, "lambda_re", s->lambda_re, s->d, err));
+        SD_TRY(sd_table_set_vec(t, row, "lambda_im", s->lambda_im, s->d, err));
+        if (nul) {
+            set_null(t, row, "dir_frac", &nul->dir_frac);
+            set_null(t, row, "max_re", &nul->max_re);
+        }
+    }
+    if (o->has_bias && sd_table_find_col(t, "pr_bias") >= 0) {
+        sdi_set(t, row, "pr", "_bias", o->pr_bias);
+        if (!j->sd)
+            sdi_set(t, row, "dir_frac", "_bias", o->dir_bias);
+    }
+    if (j->rot && j->rot->n)
+        sdi_set(t, row, "rope_imag", NULL, o->rope_imag);
+    if (nul) {
+        set_null(t, row, "pr", &nul->pr);
+        set_null(t, row, "entropy", &nul->entropy);
+        set_null(t, row, "stable", &nul->stable);
+        set_null(t, row, "n90", &nul->n90);
+    }
+    return SD_OK;
+}
+
+/* Appends the rows of one layer. */
+static sd_status run_layer(sd_table *t, layer_job *j, const null_stats *nul, int threads,
+                           sd_err *err) {
+    j->out = sd_alloc((size_t)j->n_head, sizeof *j->out, err);
+    if (!j->out)
+        return SD_ENOMEM;
+    int blas = sd_blas_threads(1); // the loop over heads has the cores
+    sd_status st = sd_parallel((size_t)j->n_head, threads, head_job, j, err);
+    sd_blas_threads(blas);
+    for (int h = 0; st == SD_OK && h < j->n_head; h++)
+        st = put_row(t, j, h, nul, err);
+    for (int h = 0; h < j->n_head; h++)
+        sd_spectrum_free(&j->out[h].s);
+    sd_free(j->out);
+    j->out = NULL;
+    return st;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static sd_status make_table(bool nulls, bool grouped, bool bias_beside, bool rotary, sd_table **out,
+                            sd_err *err) {
+    sd_status st = SD_OK;
+    sd_table *t = sd_table_new("heads", err);
+    *out = t;
+    if (!t)
+        return SD_ENOMEM;
+#define NUM(name_, suffix_, wide_) SD_GO(st, fail, sdi_add_num(t, name_, suffix_, wide_, err))
+#define NULLS(name_, wide_)               \
+    do {                                  \
+        if (nulls) {                      \
+            NUM(name_, "_null", wide_);   \
+            NUM(name_, "_null_sd", true); \
+        }                                 \
+    } while (0)
+    SD_GO(st, fail, sd_table_add_column(t, "layer", SD_COL_INT, "layer, from 0", false, NULL, err));
+    SD_GO(st, fail, sd_table_add_column(t, "head", SD_COL_INT, "head, from 0", false, NULL, err));
+    if (grouped)
+        SD_GO(st, fail,
+              sd_table_add_column(t, "group", SD_COL_INT,
+                                  "key head this query head shares; heads of a group are not "
+                                  "independent samples",
+                                  false, NULL, err));
+    NUM("fro2", NULL, true);
+    NUM("routing", NULL, false);
+    NUM("filtering", NULL, false);
+    NUM("dir_frac", NULL, false);
+    NULLS("dir_frac", false);
+    NUM("pr", NULL, false);
+    NULLS("pr", false);
+    if (bias_beside)
+        NUM("pr", "_bias", false);
+    NUM("entropy", NULL, false);
+    NULLS("entropy", true);
+    NUM("energy", NULL, true);
+    NUM("stable", NULL, false);
+    NULLS("stable", true);
+    NUM("n90", NULL, false);
+    NULLS("n90", true);
+    NUM("n95", NULL, true);
+    NUM("n99", NULL, true);
+    NUM("max_re", NULL, false);
+    NULLS("max_re", false);
+    NUM("henrici", NULL, false);
+    if (bias_beside)
+        NUM("dir_frac", "_bias", true);
+    if (rotary)
+        NUM("rope_imag", NULL, false);
+    NUM("sigma1", NULL, true);
+    NUM("sigma2", NULL, true);
+    NUM("sigma3", NULL, true);
+    NUM("sigma4", NULL, true);
+    for (int i = 0; i < 7; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "f_%s", rank_names[i]);
+        NUM(name, NULL, true);
+    }
+    SD_GO(st, fail,
+          sd_table_add_column(t, "status", SD_COL_STR, "ok, or why the row has no values", true,
+                              NULL, err));
+    SD_GO(st, fail,
+          sd_table_add_column(t, "planes", SD_COL_VEC, "σ of every plane of R, descending", true,
+                              NULL, err));
+    SD_GO(st, fail,
+          sd_table_add_column(t, "f_lambda", SD_COL_VEC, "eigenvalues of F, ascending", true, NULL,
+                              err));
+    SD_GO(st, fail,
+          sd_table_add_column(t, "lambda_re", SD_COL_VEC, "eigenvalues of M, real part", true, NULL,
+                              err));
+    SD_GO(st, fail,
+          sd_table_add_column(t, "lambda_im", SD_COL_VEC, "eigenvalues of M, imaginary part", true,
+                              NULL, err));
+    return SD_OK;
+fail:
+    sd_table_unref(t);
+    *out = NULL;
+    return st;
+#undef NUM
+#undef NULLS
+}
+
+sd_status sd_heads_table(sd_table **out, sd_err *err) {
+    return make_table(false, true, false, false, out, err);
+}
+
+sd_status sd_heads_layer(sd_table *t, int layer, size_t d_model, int n_head, int n_kv_head,
+                         size_t d, const double *wq, const double *wk, double scale,
+                         const sd_run *run, sd_err *err) {
+    if (n_head < 1 || n_kv_head < 1 || n_head % n_kv_head)
+        return sd_fail(err, SD_EINVAL, "%d query heads cannot share %d key heads", n_head,
+                       n_kv_head);
+    layer_job j = {.layer = layer,
+                   .n_head = n_head,
+                   .n_kv = n_kv_head,
+                   .rows = d_model,
+                   .d = d,
+                   .scale = scale,
+                   .wq = wq,
+                   .wk = wk};
+    return run_layer(t, &j, NULL, sd_run_threads(run), err);
+}
+
+/* ---- a model --------------------------------------------------------------------------------- */
+
+typedef struct weights {
+    sd_tensor *wq, *wk, *bq, *bk;
+} weights;
+
+static void weights_free(weights *w) {
+    sd_tensor_free(w->wq);
+    sd_tensor_free(w->wk);
+    sd_tensor_free(w->bq);
+    sd_tensor_free(w->bk);
+    *w = (weights){0};
+}
+
+static sd_status get_if(sd_model *m, int layer, sd_role r, sd_tensor **out, sd_err *err) {
+    *out = NULL;
+    return sd_model_has(m, layer, r) ? sd_model_get(m, layer, r, SD_F64, out, err) : SD_OK;
+}
+
+/* The norm whose output this layer's attention reads: its own, or (post-norm) the preceding one. */
+static void norm_roles(const sd_config *c, int layer, int *at, sd_role *g, sd_role *b) {
+    *at = layer;
+    *g = SD_ROLE_NORM1_G;
+    *b = SD_ROLE_NORM1_B;
+    if (c->block == SD_BLOCK_POST) {
+        *at = layer - 1;
+        *g = layer ? SD_ROLE_NORM2_G : SD_ROLE_EMBED_NORM_G;
+        *b = layer ? SD_ROLE_NORM2_B : SD_ROLE_EMBED_NORM_B;
+        if (!layer)
+            *at = 0;
+    }
+}
+
+/* W ← diag(γ)W, centred for LayerNorm; *b (created when β adds one) ← b + βW (METHOD §1). */
+static sd_status fold(sd_tensor *w, sd_tensor **b, const sd_tensor *gamma, const sd_tensor *beta,
+                      bool centre, sd_err *err) {
+    size_t rows = (size_t)w->shape[0], cols = (size_t)w->shape[1];
+    double *x = w->data;
+    if (beta) {
+        if (!*b)
+            SD_TRY(sd_tensor_new(SD_F64, 1, &w->shape[1], b, err));
+        const double *bt = beta->data;
+        double *y = (*b)->data;
+        for (size_t i = 0; i < rows; i++)
+            for (size_t c = 0; c < cols; c++)
+                y[c] += bt[i] * x[i * cols + c];
+    }
+    if (gamma) {
+        const double *g = gamma->data;
+        for (size_t i = 0; i < rows; i++)
+            for (size_t c = 0; c < cols; c++)
+                x[i * cols + c] *= g[i];
+    }
+    if (centre) {
+        double *mean = sd_alloc(cols + 1, sizeof *mean, err);
+        if (!mean)
+            return SD_ENOMEM;
+        for (size_t i = 0; i < rows; i++)
+            for (size_t c = 0; c < cols; c++)
+                mean[c] += x[i * cols + c];
+        for (size_t i = 0; i < rows; i++)
+            for (size_t c = 0; c < cols; c++)
+                x[i * cols + c] -= mean[c] / (double)rows;
+        sd_free(mean);
+    }
+    return SD_OK;
+}
+
+static sd_status load(sd_model *m, int layer, bool folded, weights *w, sd_err *err) {
+    const sd_config *c = sd_model_config(m);
+    sd_status st = SD_OK;
+    sd_tensor *gamma = NULL, *beta = NULL;
+    *w = (weights){0};
+    SD_GO(st, out, sd_model_get(m, layer, SD_ROLE_WQ, SD_F64, &w->wq, err));
+    SD_GO(st, out, sd_model_get(m, layer, SD_ROLE_WK, SD_F64, &w->wk, err));
+    SD_GO(st, out, get_if(m, layer, SD_ROLE_BQ, &w->bq, err));
+    SD_GO(st, out, get_if(m, layer, SD_ROLE_BK, &w->bk, err));
+    if (folded && c->norm != SD_NORM_NONE) {
+        int at;
+        sd_role g, b;
+        norm_roles(c, layer, &at, &g, &b);
+        SD_GO(st, out, get_if(m, at, g, &gamma, err));
+        SD_GO(st, out, get_if(m, at, b, &beta, err));
+        bool centre = c->norm == SD_NORM_LAYER;
+        SD_GO(st, out, fold(w->wq, &w->bq, gamma, beta, centre, err));
+        SD_GO(st, out, fold(w->wk, &w->bk, gamma, beta, centre, err));
+    }
+    // One of the two biases alone still makes the kernel's bias row.
+    if (w->bq && !w->bk)
+        st = sd_tensor_new(SD_F64, 1, &w->wk->shape[1], &w->bk, err);
+    else if (w->bk && !w->bq)
+        st = sd_tensor_new(SD_F64, 1, &w->wq->shape[1], &w->bq, err);
+out:
+    sd_tensor_free(gamma);
+    sd_tensor_free(beta);
+    if (st != SD_OK)
+        weights_free(w);
+    return st;
+}
+
+static bool nonzero(const sd_tensor *t) {
+    const double *x = t ? t->data : NULL;
+    for (int64_t i = 0; t && i < t->shape[0]; i++)
+        if (x[i] != 0)
+            return true;
+    return false;
+}
+
+/* Does any analysed layer have a bias row (own, or by folding β)? Decides the columns. */
+static sd_status any_bias(sd_model *m, const bool *mask, bool folded, bool *out, sd_err *err) {
+    const sd_config *c = sd_model_config(m);
+    *out = false;
+    for (int l = 0; l < c->n_layer && !*out; l++) {
+        if (!mask[l])
+            continue;
+        sd_role r[3] = {SD_ROLE_BQ, SD_ROLE_BK, SD_ROLE_NORM1_B}, g;
+        int at[3] = {l, l, l};
+        norm_roles(c, l, &at[2], &g, &r[2]);
+        int n = folded && c->norm == SD_NORM_LAYER ? 3 : 2;
+        for (int i = 0; i < n && !*out; i++) {
+            sd_tensor *t = NULL;
+            SD_TRY(get_if(m, at[i], r[i], &t, err));
+            *out = nonzero(t);
+            sd_tensor_free(t);
+        }
+    }
+    return SD_OK;
+}
+
+typedef struct lag_tables {
+    size_t *a, *b;
+    double *cs, *sn;
+    rotation rot;
+} lag_tables;
+
+static void lag_free(lag_tables *t) {
+    sd_free(t->a);
+    sd_free(t->b);
+    sd_free(t->cs);
+    sd_free(t->sn);
+}
+
+/* Pairs and angles of a lag; at lag 0 cs stays NULL: nothing is rotated, the pairs are still
+ * wanted for rope_imag. */
+static sd_status lag_make(const sd_rope_cfg *r, int64_t lag, lag_tables *t, sd_err *err) {
+    size_t n = (size_t)r->dim / 2;
+    *t = (lag_tables){0};
+    double *inv = sd_alloc(n + 1, sizeof *inv, err);
+    t->a = sd_alloc(n + 1, sizeof *t->a, err);
+    t->b = sd_alloc(n + 1, sizeof *t->b, err);
+    t->cs = sd_alloc(n + 1, sizeof *t->cs, err);
+    t->sn = sd_alloc(n + 1, sizeof *t->sn, err);
+    if (!inv || !t->a || !t->b || !t->cs || !t->sn) {
+        sd_free(inv);
+        lag_free(t);
+        return SD_ENOMEM;
+    }
+    sd_rope_inv_freq(r, inv);
+    for (size_t i = 0; i < n; i++) {
+        t->a[i] = r->style == SD_ROPE_HALF ? i : 2 * i;
+        t->b[i] = r->style == SD_ROPE_HALF ? i + n : 2 * i + 1;
+        t->cs[i] = cos((double)lag * inv[i]);
+        t->sn[i] = sin((double)lag * inv[i]);
+    }
+    sd_free(inv);
+    t->rot = (rotation){n, t->a, t->b, lag ? t->cs : NULL, lag ? t->sn : NULL};
+    return SD_OK;
+}
+
+static sd_status headings(sd_table *t, sd_model *m, const sd_heads_opts *o, int draws, bool biased,
+                          bool grouped, sd_err *err) {
+    const sd_config *c = sd_model_config(m);
+    const char *norm = "no norm to fold";
+    if (c->norm != SD_NORM_NONE)
+        norm = !o->fold_norm              ? "norm not folded"
+               : c->norm == SD_NORM_LAYER ? "layer norm folded and centred"
+                                          : "RMS norm folded (never centred)";
+    const char *bias = !biased   ? "no biases"
+                       : o->bias ? "biases in"
+                                 : "biases out (beside: *_bias)";
+    char lag[48] = "";
+    if (c->pos == SD_POS_ROPE)
+        snprintf(lag, sizeof lag, "; rotary lag %" PRId64, o->lag);
+    SD_TRY(sd_table_heading(t, err,
+                            "%s: weight level, kernel c·W_Q W_Kᵀ; %s; %s%s; Gaussian null of %d "
+                            "draws, seed %" PRIu64,
+                            sd_model_name(m), norm, bias, lag, draws, o->seed));
+    SD_TRY(sd_table_heading(t, err,
+                            "ranks of the routing R; pr = participation ratio (Σσ²)²/Σσ⁴, "
+                            "a plane counts 2"));
+    if (grouped)
+        SD_TRY(sd_table_heading(t, err,
+                                "grouped queries: %d query heads share %d key heads; heads "
+                                "of a group are not independent samples",
+                                c->layer[0].n_head, c->layer[0].n_kv_head));
+    if (o->lag)
+        SD_TRY(sd_table_note(t, err,
+                             "at a lag S is not skew: sigma are singular values of S(Δ), "
+                             "f_lambda those of F(Δ); budgets are shares of ‖S‖² + ‖F‖²"));
+    if (c->pos == SD_POS_ROPE && o->lag == 0)
+        SD_TRY(sd_table_note(t, err,
+                             "rotary model: the kernel is that of two equal positions; "
+                             "lag= chooses another distance"));
+    return SD_OK;
+}
+
+sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd_table **out,
+                   sd_err *err) {
+    sd_heads_opts o = opts ? *opts : (sd_heads_opts){0};
+    const sd_config *c = sd_model_config(m);
+    int draws = o.null_draws == 0 ? 20 : o.null_draws < 0 ? 0 : o.null_draws;
+    int threads = sd_run_threads(run);
+    sd_status st = SD_OK;
+    bool *mask = NULL, biased = false, grouped = false, sd_seen = false, other = false;
+    sd_table *t = NULL;
+    null_stats *nulls = NULL;
+    size_t n_nulls = 0, cap_nulls = 0;
+    lag_tables lag = {0};
+    *out = NULL;
+    if (o.lag && c->pos != SD_POS_ROPE)
+        return sd_fail(err, SD_EINVAL,
+                       "lag %" PRId64 ": %s has no rotary positions (lag must be 0)", o.lag,
+                       sd_model_name(m));
+    int blas = sd_blas_threads(1);
+    SD_GO(st, fail, sdi_layers(o.layers, c->n_layer, &mask, err));
+    SD_GO(st, fail, any_bias(m, mask, o.fold_norm, &biased, err));
+    for (int l = 0; l < c->n_layer; l++)
+        grouped |= mask[l] && c->layer[l].n_kv_head != c->layer[l].n_head;
+    bool rotary = c->pos == SD_POS_ROPE;
+    if (rotary)
+        SD_GO(st, fail, lag_make(&c->rope, o.lag, &lag, err));
+    SD_GO(st, fail, make_table(draws > 0, grouped, biased && !o.bias, rotary, &t, err));
+    SD_GO(st, fail, headings(t, m, &o, draws, biased, grouped, err));
+    SD_GO(st, fail, sd_table_meta_str(t, "model", sd_model_name(m), err));
+    SD_GO(st, fail, sd_table_meta_str(t, "level", "weights", err));
+    SD_GO(st, fail, sd_table_meta_num(t, "fold_norm", o.fold_norm, err));
+    SD_GO(st, fail, sd_table_meta_num(t, "bias", o.bias, err));
+    SD_GO(st, fail, sd_table_meta_num(t, "lag", (double)o.lag, err));
+    SD_GO(st, fail, sd_table_meta_num(t, "null_draws", draws, err));
+    SD_GO(st, fail, sd_table_meta_num(t, "seed", (double)o.seed, err));
+    for (int l = 0; l < c->n_layer; l++) {
+        if (!mask[l])
+            continue;
+        SD_GO(st, fail, sd_check_cancel(err));
+        sd_run_progress(run, "heads", l, c->n_layer);
+        const sd_layer_cfg *lc = &c->layer[l];
+        if (!sd_model_has(m, l, SD_ROLE_WQ) || !sd_model_has(m, l, SD_ROLE_WK)) {
+            for (int h = 0; h < lc->n_head; h++) {
+                int row;
+                char text[64];
+                snprintf(text, sizeof text, "no W_Q, W_K (%s)", lc->kind);
+                SD_GO(st, fail, sd_table_add_row(t, &row, err));
+                sd_table_set_int(t, row, "layer", l);
+                sd_table_set_int(t, row, "head", h);
+                SD_GO(st, fail, sd_table_set_str(t, row, "status", text, err));
+            }
+            continue;
+        }
+        weights w;
+        SD_GO(st, fail, load(m, l, o.fold_norm, &w, err));
+        layer_job j = {.layer = l,
+                       .n_head = lc->n_head,
+                       .n_kv = lc->n_kv_head,
+                       .rows = (size_t)c->d_model,
+                       .d = (size_t)lc->d_qk,
+                       .scale = lc->scale,
+                       .sd = !strcmp(lc->kind, "sd"),
+                       .rot = rotary ? &lag.rot : NULL,
+                       .wq = w.wq->data,
+                       .wk = w.wk->data,
+                       .bq = w.bq ? w.bq->data : NULL,
+                       .bk = w.bk ? w.bk->data : NULL,
+                       .bias_in = o.bias};
+        sd_seen |= j.sd;
+        other |= !j.sd && strcmp(lc->kind, "softmax") != 0;
+        // Centring takes one dimension away: the null lives in the same space.
+        size_t rows = j.rows - (o.fold_norm && c->norm == SD_NORM_LAYER && j.rows > 1);
+        const null_stats *nul = NULL;
+        for (size_t i = 0; i < n_nulls && !nul; i++)
+            if (nulls[i].rows == rows && nulls[i].d == j.d)
+                nul = &nulls[i];
+        if (!nul && draws) {
+            st = sd_grow((void **)&nulls, &cap_nulls, n_nulls + 1, sizeof *nulls, err);
+            if (st == SD_OK)
+                st = null_of(rows, j.d, lag.rot.cs ? &lag.rot : NULL, draws, o.seed, threads,
+                             &nulls[n_nulls], err);
+            if (st == SD_OK)
+                nul = &nulls[n_nulls++];
+        }
+        if (st == SD_OK)
+            st = run_layer(t, &j, nul, threads, err);
+        weights_free(&w);
+        if (st != SD_OK)
+            goto fail;
+    }
+    sd_run_progress(run, "heads", c->n_layer, c->n_layer);
+    if (sd_seen)
+        SD_GO(st, fail,
+              sd_table_note(t, err,
+                            "S–D heads: R = S = α(W_Q W_Kᵀ − W_K W_Qᵀ); the filtering "
+                            "−D is not a kernel of the weights: probe shows it"));
+    if (other)
+        SD_GO(st, fail,
+              sd_table_note(t, err,
+                            "layers of another attention kind are analysed by their "
+                            "q·k, whether or not they use it so"));
+    int marked = 0, scol = sd_table_find_col(t, "status");
+    for (int r = 0; r < sd_table_rows(t); r++)
+        marked += strcmp(sd_table_str(t, r, scol), "ok") != 0;
+    if (marked)
+        SD_GO(st, fail,
+              sd_table_note(t, err, "%d heads have no values: see the column status", marked));
+    *out = t;
+    t = NULL;
+fail:
+    sd_blas_threads(blas);
+    sd_free(mask);
+    sd_free(nulls);
+    lag_free(&lag);
+    sd_table_unref(t);
+    return st;
+}
