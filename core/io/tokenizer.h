@@ -32,6 +32,12 @@ sd_status sd_tokenizer_from_json(const json_t *tokenizer_json, const char *what,
                                  SD_OWN sd_tokenizer **out, sd_err *err);
 sd_status sd_tokenizer_from_gguf(const json_t *meta, const char *what, SD_OWN sd_tokenizer **out,
                                  sd_err *err);
+/* vocab.json with merges.txt's text, or (vocab NULL) vocab.txt's text. config: the folder's
+ * tokenizer_config.json, added: its added_tokens.json. Without a config GPT-2's splitting is
+ * meant; a vocab.txt that holds capitals is taken as cased. */
+sd_status sd_tokenizer_from_files(const json_t *SD_NULLABLE vocab, const char *text, size_t n,
+                                  const json_t *SD_NULLABLE config, const json_t *SD_NULLABLE added,
+                                  const char *what, SD_OWN sd_tokenizer **out, sd_err *err);
 sd_tokenizer *sd_tokenizer_ref(sd_tokenizer *t);
 void sd_tokenizer_unref(sd_tokenizer *SD_NULLABLE t);
 

@@ -1,0 +1,386 @@
+/* tok_pre.c: patterns and pre-tokenisers.
+ *
+ * Regular expressions are written for Oniguruma (Ruby syntax, UTF-8) or for the Rust regex crate;
+ * they are rewritten to PCRE2 with Unicode properties. Where PCRE2's classes differ (\s holds
+ * U+180E, \w lacks marks) the Unicode property is spelt out; constructs that mean something else
+ * in PCRE2 (nested classes, intersections, possessive intervals) are refused. */
+#include <string.h>
+
+#include "io/tok.h"
+
+const char tok_gpt2_regex[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/* ---- scratch -----------------------------------------------------------------------------------
+ */
+tok_scratch *tok_scratch_new(sd_err *err) {
+    tok_scratch *s = sd_alloc(1, sizeof *s, err);
+    if (!s)
+        return NULL;
+    s->md = pcre2_match_data_create(1, NULL);
+    s->mc = pcre2_match_context_create(NULL);
+    s->stack = pcre2_jit_stack_create(64 * 1024, 16 * 1024 * 1024, NULL);
+    if (!s->md || !s->mc) {
+        tok_scratch_free(s);
+        sd_fail(err, SD_ENOMEM, "out of memory for the regular expression engine");
+        return NULL;
+    }
+    if (s->stack)
+        pcre2_jit_stack_assign(s->mc, NULL, s->stack);
+    pcre2_set_heap_limit(s->mc, 64 * 1024); /* KiB */
+    return s;
+}
+
+void tok_scratch_free(tok_scratch *s) {
+    if (!s)
+        return;
+    pcre2_match_data_free(s->md);
+    pcre2_match_context_free(s->mc);
+    pcre2_jit_stack_free(s->stack);
+    sd_free(s->cache.cell);
+    sd_buf_free(&s->cache.keys);
+    sd_free(s->cache.ids);
+    sd_free(s->sym);
+    sd_free(s->heap);
+    sd_buf_free(&s->chr);
+    sd_free(s);
+}
+
+/* ---- patterns ----------------------------------------------------------------------------------
+ */
+static const char word_class[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+
+static sd_status unsupported(const char *what, const char *p, size_t n, sd_err *err) {
+    return sd_fail(err, SD_EFORMAT, "regular expression \"%.*s\": %s is not supported",
+                   n > 200 ? 200 : (int)n, p, what);
+}
+
+static sd_status translate(const char *p, size_t n, sd_buf *out, sd_err *err) {
+    bool in_class = false, negated = false;
+    size_t class_at = 0; /* where the class's first member would stand */
+    for (size_t i = 0; i < n; i++) {
+        char c = p[i];
+        if (c == '\\' && i + 1 < n) {
+            char e = p[i + 1];
+            i++;
+            switch (e) {
+            case 's':
+                sd_buf_puts(out, "\\p{White_Space}");
+                continue;
+            case 'S':
+                sd_buf_puts(out, "\\P{White_Space}");
+                continue;
+            case 'w':
+                sd_buf_printf(out, in_class ? "%s" : "[%s]", word_class);
+                continue;
+            case 'W':
+                if (in_class)
+                    return unsupported("\\W inside a class", p, n, err);
+                sd_buf_printf(out, "[^%s]", word_class);
+                continue;
+            case 'h': /* a hexadecimal digit in Oniguruma, horizontal space in PCRE2 */
+            case 'H':
+            case 'R':
+            case 'X':
+            case 'K':
+            case 'G':
+            case 'C':
+            case 'Q':
+            case 'E':
+            case 'g':
+            case 'k':
+            case 'y':
+            case 'Y':
+            case 'O':
+            case 'N': {
+                char what[8] = {'\\', e, 0};
+                return unsupported(what, p, n, err);
+            }
+            default:
+                sd_buf_putc(out, c);
+                sd_buf_putc(out, e);
+                continue;
+            }
+        }
+        if (in_class) {
+            if (c == '[') {
+                if (i + 1 < n && p[i + 1] == ':') {
+                    size_t k = i + 2;
+                    while (k + 1 < n && !(p[k] == ':' && p[k + 1] == ']'))
+                        k++;
+                    if (k + 1 >= n)
+                        return unsupported("an unfinished class", p, n, err);
+                    sd_buf_put(out, p + i, k + 2 - i);
+                    i = k + 1;
+                    continue;
+                }
+                return unsupported("a class inside a class", p, n, err);
+            }
+            if (c == '&' && i + 1 < n && p[i + 1] == '&')
+                return unsupported("&& in a class", p, n, err);
+            if (c == ']' && i > class_at)
+                in_class = false;
+            sd_buf_putc(out, c);
+            continue;
+        }
+        if (c == '[') {
+            in_class = true;
+            negated = i + 1 < n && p[i + 1] == '^';
+            class_at = i + 1 + negated;
+            sd_buf_putc(out, c);
+            if (negated)
+                sd_buf_putc(out, p[++i]);
+            continue;
+        }
+        if (c == '}' && i + 1 < n && p[i + 1] == '+')
+            return unsupported("an interval followed by +", p, n, err);
+        if (c == '(' && i + 1 < n && p[i + 1] == '*')
+            return unsupported("(*", p, n, err); /* PCRE2 verbs */
+        if (c == '(' && i + 2 < n && p[i + 1] == '?') {
+            char e = p[i + 2];
+            if (e == 'R' || e == 'C' || e == '&' || e == 'P' || e == '|' || e == '(' || e == '~' ||
+                e == '{' || e == '+' || (e >= '0' && e <= '9'))
+                return unsupported("this kind of group", p, n, err);
+        }
+        sd_buf_putc(out, c);
+    }
+    return sd_buf_status(out, err);
+}
+
+sd_status tok_regex(const char *pattern, size_t n, tok_pattern *out, sd_err *err) {
+    memset(out, 0, sizeof *out);
+    if (n == 0)
+        return sd_fail(err, SD_EFORMAT, "an empty regular expression");
+    sd_buf b = {0};
+    sd_status st = translate(pattern, n, &b, err);
+    if (st != SD_OK) {
+        sd_buf_free(&b);
+        return st;
+    }
+    int code = 0;
+    PCRE2_SIZE at = 0;
+    /* ^ and $ match at lines in Ruby's syntax. */
+    out->re = pcre2_compile((PCRE2_SPTR)b.p, b.n,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                                PCRE2_NO_AUTO_CAPTURE,
+                            &code, &at, NULL);
+    sd_buf_free(&b);
+    if (!out->re) {
+        PCRE2_UCHAR text[160];
+        pcre2_get_error_message(code, text, sizeof text);
+        return sd_fail(err, SD_EFORMAT, "regular expression \"%.*s\": %s (at %zu)",
+                       n > 200 ? 200 : (int)n, pattern, (const char *)text, (size_t)at);
+    }
+    out->kind = TOK_PAT_REGEX;
+    (void)pcre2_jit_compile(out->re, PCRE2_JIT_COMPLETE); /* without JIT it is only slower */
+    return SD_OK;
+}
+
+sd_status tok_literal(const char *s, size_t n, tok_pattern *out, sd_err *err) {
+    memset(out, 0, sizeof *out);
+    out->kind = TOK_PAT_LITERAL;
+    if (n == 0)
+        return sd_fail(err, SD_EFORMAT, "an empty pattern");
+    out->s = sd_strndup(s, n, err);
+    out->n = n;
+    return out->s ? SD_OK : SD_ENOMEM;
+}
+
+void tok_pattern_free(tok_pattern *p) {
+    sd_free(p->s);
+    pcre2_code_free(p->re);
+    memset(p, 0, sizeof *p);
+}
+
+static sd_status find_regex(const tok_pattern *p, tok_scratch *s, const char *text, size_t n,
+                            size_t from, bool *found, size_t *ms, size_t *me, sd_err *err) {
+    PCRE2_SIZE *ov = pcre2_get_ovector_pointer(s->md);
+    while (from <= n) {
+        int rc = pcre2_match(p->re, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, s->md, s->mc);
+        if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+            rc = pcre2_match(p->re, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                             s->md, s->mc);
+        if (rc == PCRE2_ERROR_NOMATCH)
+            return SD_OK;
+        if (rc < 0) {
+            PCRE2_UCHAR why[160];
+            pcre2_get_error_message(rc, why, sizeof why);
+            return sd_fail(err, SD_EINVAL, "pre-tokeniser's regular expression: %s",
+                           (const char *)why);
+        }
+        if (ov[1] > ov[0] && ov[0] >= from) {
+            *found = true;
+            *ms = ov[0];
+            *me = ov[1];
+            return SD_OK;
+        }
+        from = ov[1] > from ? ov[1] : from; /* empty: one character on */
+        size_t len = from < n ? sd_utf8_next(text + from, n - from, NULL) : 1;
+        from += len ? len : 1;
+    }
+    return SD_OK;
+}
+
+sd_status tok_find(const tok_pattern *p, tok_scratch *s, const char *text, size_t n, size_t from,
+                   bool *found, size_t *ms, size_t *me, sd_err *err) {
+    *found = false;
+    if (from >= n)
+        return SD_OK;
+    if (p->kind == TOK_PAT_REGEX)
+        return find_regex(p, s, text, n, from, found, ms, me, err);
+    if (p->kind == TOK_PAT_LITERAL) {
+        while (from + p->n <= n) {
+            const char *q = memchr(text + from, p->s[0], n - from - p->n + 1);
+            if (!q)
+                return SD_OK;
+            from = (size_t)(q - text);
+            if (memcmp(q, p->s, p->n) == 0) {
+                *found = true;
+                *ms = from;
+                *me = from + p->n;
+                return SD_OK;
+            }
+            from++;
+        }
+        return SD_OK;
+    }
+    while (from < n) {
+        uint32_t c = (unsigned char)text[from];
+        size_t len = c < 0x80 ? 1 : sd_utf8_next(text + from, n - from, &c);
+        if (len == 0)
+            len = 1;
+        if (p->kind == TOK_PAT_SPACE     ? tok_is_space(c)
+            : p->kind == TOK_PAT_NUMERIC ? tok_is_numeric(c)
+                                         : tok_is_punct(c)) {
+            *found = true;
+            *ms = from;
+            *me = from + len;
+            return SD_OK;
+        }
+        from += len;
+    }
+    return SD_OK;
+}
+
+/* ---- steps -------------------------------------------------------------------------------------
+ */
+static sd_status leaf(tok_run *r, const char *s, size_t n, sd_err *err) {
+    const sd_tokenizer *t = r->t;
+    if (t->model == TOK_WORDPIECE)
+        return tok_wordpiece(r, s, n, err);
+    if (!t->cut || t->leaf_bytes || n <= t->ncut)
+        return tok_bpe(r, s, n, t->leaf_bytes, err);
+    /* No merge crosses from another character into `cut`: pieces are shorter, ids the same. */
+    size_t from = 0;
+    for (size_t i = 1; i + t->ncut <= n; i++) {
+        if (s[i] != t->cut[0] || memcmp(s + i, t->cut, t->ncut) != 0)
+            continue;
+        if (i - from >= t->ncut && memcmp(s + i - t->ncut, t->cut, t->ncut) == 0)
+            continue;
+        SD_TRY(tok_bpe(r, s + from, i - from, false, err));
+        from = i;
+    }
+    return tok_bpe(r, s + from, n - from, false, err);
+}
+
+static sd_status pass(tok_run *r, size_t step, const char *s, size_t a, size_t b, bool first,
+                      sd_err *err) {
+    if (a >= b)
+        return SD_OK;
+    if (step >= r->t->n_pre)
+        return leaf(r, s + a, b - a, err);
+    return tok_pre_run(r, step, s + a, b - a, first && a == 0, err);
+}
+
+static sd_status split(tok_run *r, size_t step, const char *s, size_t n, bool first, sd_err *err) {
+    const tok_pre *p = &r->t->pre[step];
+    size_t at = 0;               /* start of what no event has covered */
+    size_t held = 0, held_e = 0; /* a piece that a later event may still extend */
+    bool have = false, held_match = false, prev = false;
+    while (at < n) {
+        bool found = false;
+        size_t ms = n, me = n;
+        SD_TRY(tok_find(&p->pat, r->s, s, n, at, &found, &ms, &me, err));
+        if (!found)
+            ms = me = n;
+        /* Two events: the gap [at, ms), then the match [ms, me). */
+        for (int k = 0; k < 2; k++) {
+            size_t a = k ? ms : at, b = k ? me : ms;
+            if (a >= b)
+                continue;
+            bool match = (k == 1) != p->invert;
+            switch (p->behavior) {
+            case TOK_ISOLATED:
+                SD_TRY(pass(r, step + 1, s, a, b, first, err));
+                break;
+            case TOK_REMOVED:
+                if (!match)
+                    SD_TRY(pass(r, step + 1, s, a, b, first, err));
+                break;
+            case TOK_CONTIGUOUS:
+            case TOK_MERGED_PREVIOUS:
+            case TOK_MERGED_NEXT: {
+                bool join = have && (p->behavior == TOK_CONTIGUOUS        ? match == prev
+                                     : p->behavior == TOK_MERGED_PREVIOUS ? match && !prev
+                                                                          : held_match && !match);
+                if (join) {
+                    held_e = b;
+                } else {
+                    if (have)
+                        SD_TRY(pass(r, step + 1, s, held, held_e, first, err));
+                    held = a;
+                    held_e = b;
+                    have = true;
+                }
+                held_match = match;
+                prev = match;
+                break;
+            }
+            }
+        }
+        at = me;
+    }
+    if (have)
+        SD_TRY(pass(r, step + 1, s, held, held_e, first, err));
+    return SD_OK;
+}
+
+sd_status tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool first, sd_err *err) {
+    if (step >= r->t->n_pre)
+        return n ? leaf(r, s, n, err) : SD_OK;
+    const tok_pre *p = &r->t->pre[step];
+    sd_buf b = {0};
+    sd_status st = SD_OK;
+    switch (p->kind) {
+    case TOK_PRE_SPLIT:
+        return split(r, step, s, n, first, err);
+    case TOK_PRE_PREFIX_SPACE:
+        if (n && s[0] == ' ')
+            return tok_pre_run(r, step + 1, s, n, first, err);
+        sd_buf_putc(&b, ' ');
+        sd_buf_put(&b, s, n);
+        break;
+    case TOK_PRE_MAP:
+        tok_map_bytes(s, n, &b);
+        break;
+    case TOK_PRE_META: {
+        bool has = n >= p->nrep && memcmp(s, p->rep, p->nrep) == 0;
+        if (n && s[0] == ' ')
+            has = true;
+        if (!has && (p->prepend == TOK_ALWAYS || (p->prepend == TOK_FIRST && first)))
+            sd_buf_put(&b, p->rep, p->nrep);
+        for (size_t i = 0; i < n; i++) {
+            if (s[i] == ' ')
+                sd_buf_put(&b, p->rep, p->nrep);
+            else
+                sd_buf_putc(&b, s[i]);
+        }
+        break;
+    }
+    }
+    SD_GO(st, done, sd_buf_status(&b, err));
+    st = tok_pre_run(r, step + 1, b.p, b.n, first, err);
+done:
+    sd_buf_free(&b);
+    return st;
+}
