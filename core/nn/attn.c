@@ -30,6 +30,7 @@ static const sd_attn_kind kinds[] = {
      .f64 = &sd_attn_softmax_f64},
     {.name = "sd",
      .summary = "S–D: softmax of skew routing minus a positive diagonal (METHOD 6)",
+     .rope = true,
      .part = {PQ, PK, PV, PU},
      .n_part = 4,
      .needs_diag = true,

@@ -60,6 +60,8 @@ SD_CLONES static void BUILD(const sd_attn_args *a, int b, int g, int h, size_t i
         }
         if (a->diag)
             p->diag[i] = ((const real *)a->diag)[h];
+        else if (!a->dval)
+            p->diag[i] = 0; /* pure routing, diag=none */
         else
             p->diag[i] = -((const real *)a->dval)[(r0 + i) * (size_t)a->n_head + (size_t)h];
     }

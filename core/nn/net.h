@@ -33,6 +33,8 @@ typedef struct sd_net_slice {
 
 /* Builds a net from m's config and copies the parameters. real: SD_F32 or SD_F64. */
 sd_status sd_net_new(sd_model *m, sd_dtype real, SD_OWN sd_net **out, sd_err *err);
+/* A net of the given config (copied) with all parameters zero. */
+sd_status sd_net_build(const sd_config *cfg, sd_dtype real, SD_OWN sd_net **out, sd_err *err);
 /* Re-reads all parameters (same shapes); writes them back through sd_model_set. */
 sd_status sd_net_load(sd_net *net, sd_model *m, sd_err *err);
 sd_status sd_net_store(const sd_net *net, sd_model *m, sd_err *err);

@@ -1,0 +1,114 @@
+#include "nn/forward.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "nn/net.h"
+#include "nn/net_i.h"
+
+/* The compute form cached in a model: rebuilt when the model changes, re-planned when a batch is
+ * larger (or the thread count differs). */
+typedef struct cache {
+    sd_net *net;
+    sd_net_ws *ws;
+    sd_net_plan plan;
+} cache;
+
+static void cache_destroy(void *p) {
+    cache *c = p;
+    if (!c)
+        return;
+    sd_net_ws_free(c->ws);
+    sd_net_free(c->net);
+    sd_free(c);
+}
+
+/* Tokens a workspace is planned for; longer batches go in several runs. */
+enum { RUN_TOKENS = 4096 };
+
+static sd_status prepare(sd_model *m, int batch, int tokens, const sd_run *run, cache **out,
+                         sd_err *err) {
+    uint64_t version = 0;
+    cache *c = sd_model_cache(m, &version);
+    if (!c || version != sd_model_version(m)) {
+        cache *n = sd_alloc(1, sizeof *n, err);
+        if (!n)
+            return SD_ENOMEM;
+        sd_status st = sd_net_new(m, SD_F32, &n->net, err);
+        if (st != SD_OK) {
+            cache_destroy(n);
+            return st;
+        }
+        sd_model_set_cache(m, n, cache_destroy);
+        c = n;
+    }
+    int threads = sd_run_threads(run);
+    if (!c->ws || c->plan.tokens < tokens || c->plan.threads != threads ||
+        (int64_t)c->plan.batch * c->plan.tokens < (int64_t)batch * tokens) {
+        sd_net_ws_free(c->ws);
+        c->ws = NULL;
+        c->plan = (sd_net_plan){.batch = batch, .tokens = tokens, .threads = threads};
+        SD_TRY(sd_net_ws_new(c->net, &c->plan, &c->ws, err));
+        sd_net_ws_freeze(c->ws);
+    }
+    *out = c;
+    return SD_OK;
+}
+
+/* Sequences of one run. */
+static int per_run(int batch, int tokens, const sd_forward_opts *opts) {
+    if (opts && opts->capture)
+        return batch;
+    int n = RUN_TOKENS / tokens;
+    n = n < 1 ? 1 : n;
+    return n < batch ? n : batch;
+}
+
+static sd_status check(const sd_model *m, int batch, int tokens, sd_err *err) {
+    const sd_config *c = sd_model_config(m);
+    if (batch < 1 || tokens < 1 || (int64_t)batch * tokens > INT32_MAX)
+        return sd_fail(err, SD_EINVAL, "forward of %d sequences of %d tokens", batch, tokens);
+    if (c->pos == SD_POS_LEARNED && tokens > c->n_pos)
+        return sd_fail(err, SD_EINVAL, "forward of %d tokens: the position table holds %d", tokens,
+                       c->n_pos);
+    return SD_OK;
+}
+
+sd_status sd_forward(sd_model *m, const int32_t *ids, int batch, int tokens,
+                     const sd_forward_opts *opts, float *hidden, float *logits, sd_err *err) {
+    SD_TRY(check(m, batch, tokens, err));
+    int step = per_run(batch, tokens, opts);
+    cache *c = NULL;
+    SD_TRY(prepare(m, step, tokens, opts ? opts->run : NULL, &c, err));
+    size_t d = (size_t)sd_net_config(c->net)->d_model, v = (size_t)sd_net_config(c->net)->vocab;
+    for (int b0 = 0; b0 < batch; b0 += step) {
+        size_t at = (size_t)b0 * (size_t)tokens;
+        sd_net_batch b = {.batch = batch - b0 < step ? batch - b0 : step,
+                          .tokens = tokens,
+                          .ids = ids + at,
+                          .types = opts && opts->token_types ? opts->token_types + at : NULL};
+        SD_TRY(sd_net_forward(c->net, c->ws, &b, opts, hidden ? hidden + at * d : NULL,
+                              logits ? logits + at * v : NULL, err));
+    }
+    return SD_OK;
+}
+
+sd_status sd_forward_nll(sd_model *m, const int32_t *ids, const int32_t *targets, int batch,
+                         int tokens, const sd_forward_opts *opts, double *nll, sd_err *err) {
+    SD_TRY(check(m, batch, tokens, err));
+    int step = per_run(batch, tokens, NULL);
+    cache *c = NULL;
+    SD_TRY(prepare(m, step, tokens, opts ? opts->run : NULL, &c, err));
+    for (int b0 = 0; b0 < batch; b0 += step) {
+        size_t at = (size_t)b0 * (size_t)tokens;
+        sd_net_batch b = {.batch = batch - b0 < step ? batch - b0 : step,
+                          .tokens = tokens,
+                          .ids = ids + at,
+                          .targets = targets + at,
+                          .types = opts && opts->token_types ? opts->token_types + at : NULL};
+        double sum;
+        int64_t count;
+        SD_TRY(sd_net_loss(c->net, c->ws, &b, &sum, &count, nll + at, err));
+    }
+    return SD_OK;
+}
