@@ -23,12 +23,12 @@ def t(dtype, shape, a, b):
     return {"dtype": dtype, "shape": shape, "data_offsets": [a, b]}
 
 
-put("fuzz_safetensors", "two", st({"a": t("F32", [2], 0, 8), "b": t("BF16", [2, 1], 8, 12)}, bytes(12), 3))
-put("fuzz_safetensors", "meta", st({"__metadata__": {"format": "pt"}, "s": t("F64", [], 0, 8)}, bytes(8)))
-put("fuzz_safetensors", "empty", st({"e": t("F8_E4M3", [0], 0, 0), "i": t("I8", [3], 0, 3)}, bytes(3)))
-put("fuzz_safetensors", "text", b"J" + st({"a": t("F16", [2], 0, 4), "b": t("BOOL", [1], 4, 5)})[8:] + b"\0" + bytes(5))
-put("fuzz_safetensors", "overlap", b"J" + st({"a": t("F32", [1], 0, 4), "b": t("F32", [1], 0, 4)})[8:] + b"\0" + bytes(4))
-put("fuzz_safetensors", "lfs", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+put("safetensors", "two", st({"a": t("F32", [2], 0, 8), "b": t("BF16", [2, 1], 8, 12)}, bytes(12), 3))
+put("safetensors", "meta", st({"__metadata__": {"format": "pt"}, "s": t("F64", [], 0, 8)}, bytes(8)))
+put("safetensors", "empty", st({"e": t("F8_E4M3", [0], 0, 0), "i": t("I8", [3], 0, 3)}, bytes(3)))
+put("safetensors", "text", b"J" + st({"a": t("F16", [2], 0, 4), "b": t("BOOL", [1], 4, 5)})[8:] + b"\0" + bytes(5))
+put("safetensors", "overlap", b"J" + st({"a": t("F32", [1], 0, 4), "b": t("F32", [1], 0, 4)})[8:] + b"\0" + bytes(4))
+put("safetensors", "lfs", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
 
 
 def s(x):
@@ -50,28 +50,28 @@ def gguf(version, pairs, tensors, data, align=32):
 
 scalars = [(0, "<B", 7), (1, "<b", -7), (2, "<H", 7), (3, "<h", -7), (4, "<I", 7), (5, "<i", -7),
            (6, "<f", 0.5), (7, "<B", 1), (10, "<Q", 2**64 - 1), (11, "<q", -7), (12, "<d", 0.5)]
-put("fuzz_gguf", "scalars", gguf(3, [kv(f"k{k}", k, struct.pack(f, v)) for k, f, v in scalars],
+put("gguf", "scalars", gguf(3, [kv(f"k{k}", k, struct.pack(f, v)) for k, f, v in scalars],
                                  [("w", [4], 0, 0)], bytes(16)))
 strings = struct.pack("<IQ", 8, 3) + s("a") + s(b"\xff\xfe") + s("")
 nested = struct.pack("<IQ", 9, 2) + struct.pack("<IQ", 0, 2) + b"\1\2" + struct.pack("<IQ", 8, 1) + s("x")
-put("fuzz_gguf", "arrays", gguf(2, [kv("tokens", 9, strings), kv("nested", 9, nested)], [], b""))
-put("fuzz_gguf", "aligned", gguf(3, [kv("general.alignment", 4, struct.pack("<I", 64))],
+put("gguf", "arrays", gguf(2, [kv("tokens", 9, strings), kv("nested", 9, nested)], [], b""))
+put("gguf", "aligned", gguf(3, [kv("general.alignment", 4, struct.pack("<I", 64))],
                                  [("a", [2, 2], 1, 0), ("b", [3], 30, 64)], bytes(70), 64))
 sizes = {2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 12: (256, 144),
          13: (256, 176), 14: (256, 210)}
 for kind, (block, size) in sizes.items():
-    put("fuzz_gguf", f"type{kind}", gguf(3, [], [("q", [block, 3], kind, 0)],
+    put("gguf", f"type{kind}", gguf(3, [], [("q", [block, 3], kind, 0)],
                                          bytes(i * 37 % 256 for i in range(size * 3))))
 
-put("fuzz_index", "good", json.dumps({"metadata": {"total_size": 16}, "weight_map": {
+put("index", "good", json.dumps({"metadata": {"total_size": 16}, "weight_map": {
     "a": "s1.safetensors", "x": "s1.safetensors", "b": "s2.safetensors"}}).encode())
-put("fuzz_index", "partial", json.dumps({"weight_map": {
+put("index", "partial", json.dumps({"weight_map": {
     "a": "s1.safetensors", "x": "s2.safetensors", "ghost": "s2.safetensors"}}).encode())
-put("fuzz_index", "absent", json.dumps({"weight_map": {"a": "s3.safetensors"}}).encode())
-put("fuzz_index", "outside", json.dumps({"weight_map": {"a": "../s1.safetensors"}}).encode())
+put("index", "absent", json.dumps({"weight_map": {"a": "s3.safetensors"}}).encode())
+put("index", "outside", json.dumps({"weight_map": {"a": "../s1.safetensors"}}).encode())
 
-put("fuzz_json", "config", json.dumps({"n_head": 12, "eps": 1e-5, "tie": True, "act": "gelu_new",
+put("json", "config", json.dumps({"n_head": 12, "eps": 1e-5, "tie": True, "act": "gelu_new",
                                        "rope": None, "list": [1, -2, 3.5, [], {}]}).encode())
-put("fuzz_json", "escapes", b'{"a":"\\u00e9\\ud83d\\ude00\\n\\"","b":[1e2,-0,9223372036854775807]}')
-put("fuzz_json", "dense", b"[" + b"[],{}," * 40 + b"0]")
-put("fuzz_json", "deep", b"[" * 100 + b"]" * 100)
+put("json", "escapes", b'{"a":"\\u00e9\\ud83d\\ude00\\n\\"","b":[1e2,-0,9223372036854775807]}')
+put("json", "dense", b"[" + b"[],{}," * 40 + b"0]")
+put("json", "deep", b"[" * 100 + b"]" * 100)
