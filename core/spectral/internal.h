@@ -44,6 +44,10 @@ double sdi_moments_sd(const moments *m); /* 0 for n < 2 */
 /* Median of n values (reordered): the mean of the middle two when n is even. */
 double sdi_median(double *x, size_t n);
 
+/* 95% percentile interval of Σdelta/Σcount by 10,000 paired draws over n windows (METHOD §9). */
+sd_status sdi_bootstrap(size_t n, const double *delta, const double *count, uint64_t seed,
+                        double *lo, double *hi, sd_err *err);
+
 /* Parsed `layers` option: mask (L) owned by the caller. */
 sd_status sdi_layers(const char *SD_NULLABLE text, int n_layer, SD_OWN bool **mask, sd_err *err);
 

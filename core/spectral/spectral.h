@@ -99,7 +99,7 @@ sd_status sd_stability(sd_model *m, const int32_t *ids, size_t n, const sd_run *
 typedef struct sd_eval_opts {
     int ctx, stride; /* 0: position table (or 1024 for RoPE); stride = ctx */
     bool hf_convention, bos;
-    int64_t expect_tokens; /* -1 = not checked */
+    int64_t expect_tokens; /* scored tokens; <= 0 = not checked */
 } sd_eval_opts;
 /* One-row table: ppl, nll, tokens, windows, ctx, stride, bos; vector `nll_window`, `count_window`.
  */
