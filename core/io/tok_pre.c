@@ -96,9 +96,18 @@ static sd_status translate(const char *p, size_t n, sd_buf *out, sd_err *err) {
                 char what[8] = {'\\', e, 0};
                 return unsupported(what, p, n, err);
             }
+            case 'u': /* \uHHHH */
+                if (i + 4 >= n)
+                    return unsupported("an unfinished \\u", p, n, err);
+                sd_buf_printf(out, "\\x{%.4s}", p + i + 1);
+                i += 4;
+                continue;
             default:
                 sd_buf_putc(out, c);
                 sd_buf_putc(out, e);
+                if ((e == 'p' || e == 'P' || e == 'x') && i + 1 < n && p[i + 1] == '{')
+                    while (i + 1 < n && p[i] != '}')
+                        sd_buf_putc(out, p[++i]);
                 continue;
             }
         }
