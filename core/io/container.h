@@ -1,9 +1,10 @@
 /* container.h: a checkpoint's named tensors, whatever file format holds them; no model knowledge.
  *
  * Opening reads headers only; tensor data is read (pread, so a file cut short later is an error and
- * never SIGBUS), checked and converted when asked for. A new format is one file (io/safetensors.c,
- * io/gguf.c) and one row in the table in container.c. Model files are untrusted: every length is
- * checked before use, and no allocation exceeds a small multiple of the file's size. */
+ * never SIGBUS), checked and converted when asked for; several threads may read at once. A new
+ * format is one file (io/safetensors.c, io/gguf.c) and one row in the table in container.c. Model
+ * files are untrusted: every length is checked before use, and no allocation exceeds a small
+ * multiple of the file's size. */
 #ifndef SD_IO_CONTAINER_H
 #define SD_IO_CONTAINER_H
 

@@ -99,7 +99,8 @@ sd_status sd_json_parse(const char *text, size_t n, const char *what, json_t **o
     if (*out) {
         return SD_OK;
     }
-    if (json_error_code(&je) == json_error_out_of_memory) {
+    /* jansson leaves the text empty when an allocation fails half-way */
+    if (json_error_code(&je) == json_error_out_of_memory || !je.text[0]) {
         return sd_fail(err, SD_ENOMEM, "%s: out of memory", what);
     }
     /* jansson quotes the offending token: keep control bytes of a stranger's file off the screen */
