@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/run.h"
+#include "num/blas_core.h"
 
 /* A worker that found no work spins briefly (sections follow each other within microseconds), then
  * sleeps on the condition variable. */
@@ -76,6 +77,8 @@ static void *worker_main(void *arg) {
 
 sd_status sd_pool_new(int threads, sd_pool **out, sd_err *err) {
     *out = NULL;
+    if (!sd_blas_core_linked) /* never: links the file that picks OpenBLAS's kernels */
+        return sd_fail(err, SD_EINVAL, "BLAS is not set up");
     sd_pool *p = sd_alloc(1, sizeof *p, err);
     if (!p)
         return SD_ENOMEM;
