@@ -60,6 +60,15 @@ $(B)/libsd.a: $(LIBOBJ)
 	@rm -f $@
 	$(AR) rcs $@ $^
 
+# The Lua side of the product, embedded.
+$(B)/gen/lua_embed.c: $(LUASRC) scripts/embed.awk
+	@mkdir -p $(@D)
+	awk -f scripts/embed.awk $(LUASRC) > $@.tmp && mv $@.tmp $@
+$(B)/gen/lua_embed.o: $(B)/gen/lua_embed.c
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+$(B)/sd: $(APPOBJ) $(B)/gen/lua_embed.o $(B)/libsd.a
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(LIBS) $(LIBS_APP)
+
 $(B)/tests/%: tests/unit/%.c $(B)/libsd.a
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(PKGC) $< -o $@ $(B)/libsd.a -lcmocka $(LIBS)
