@@ -470,6 +470,14 @@ sd_status sd_family_tie(const json_t *config, bool dflt, sd_container *c, const 
     return SD_OK;
 }
 
+bool sd_family_bare(const json_t *config, const sd_container *c, const char *head,
+                    const char *short_embed) {
+    const char *a = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    size_t n = a ? strlen(a) : 0;
+    bool body = n > 5 && strcmp(a + n - 5, "Model") == 0;
+    return c ? !sd_family_has(c, head) && (body || sd_family_has(c, short_embed)) : body;
+}
+
 void sd_family_layers(sd_config *cfg, const char *kind, int n_head, int n_kv_head, int d_qk,
                       int d_v, double scale) {
     for (int l = 0; l < cfg->n_layer; l++) {

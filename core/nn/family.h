@@ -55,6 +55,10 @@ sd_status sd_family_rope_describe(const sd_config *cfg, int head_dim, json_t *co
 sd_status sd_family_tie(const json_t *config, bool dflt, sd_container *SD_NULLABLE c,
                         const char *const *heads, const char *const *embeds,
                         const sd_run *SD_NULLABLE run, sd_config *cfg, sd_err *err);
+/* A body saved without its head: no tensor `head`, and either the embedding has the body's short
+ * name or architectures[0] says XModel. */
+bool sd_family_bare(const json_t *config, const sd_container *SD_NULLABLE c, const char *head,
+                    const char *short_embed);
 /* All layers alike. */
 void sd_family_layers(sd_config *cfg, const char *kind, int n_head, int n_kv_head, int d_qk,
                       int d_v, double scale);

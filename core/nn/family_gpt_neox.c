@@ -55,8 +55,8 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
     SD_TRY(sd_family_rope(config, "rotary_emb_base", "rotary_pct", 0.25, d, cfg, err));
     static const char *const heads[] = {"embed_out.weight", NULL};
     static const char *const embeds[] = {"gpt_neox.embed_in.weight", "embed_in.weight", NULL};
-    if (c && sd_family_has(c, "embed_in.weight") && !sd_family_has(c, heads[0])) {
-        cfg->has_head = false; // a bare GPTNeoXModel
+    if (sd_family_bare(config, c, heads[0], "embed_in.weight")) {
+        cfg->has_head = false; // GPTNeoXModel
         cfg->tied = true;
     } else {
         SD_TRY(sd_family_tie(config, false, c, heads, embeds, run, cfg, err));

@@ -261,8 +261,8 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
         cfg->out_bias = sd_family_has(c, "blk.0.attn_output.bias");
     } else {
         SD_TRY(read_hf(config, &n_layer, &n_head, &n_kv, &d, cfg, err));
-        if (c && sd_family_has(c, "embed_tokens.weight") && !sd_family_has(c, "lm_head.weight")) {
-            cfg->has_head = false; // a bare LlamaModel
+        if (sd_family_bare(config, c, "lm_head.weight", "embed_tokens.weight")) {
+            cfg->has_head = false; // LlamaModel
             cfg->tied = true;
         } else {
             static const char *const heads[] = {"lm_head.weight", NULL};
