@@ -462,8 +462,10 @@ sd_status sd_spawn(const char *const *argv, const char *dir, double deadline, in
                 else if (k == 0 || (k < 0 && errno != EINTR))
                     eof = true;
             }
+        } else {
+            poll(NULL, 0, 5);
         }
-        pid_t w = waitpid(pid, &status, eof ? 0 : WNOHANG);
+        pid_t w = waitpid(pid, &status, WNOHANG);
         /* The program may be done while a grandchild holds the pipe: do not wait for its end. */
         if (w == pid || (w < 0 && errno != EINTR))
             break;
@@ -472,7 +474,7 @@ sd_status sd_spawn(const char *const *argv, const char *dir, double deadline, in
         else if (sd_now() > end)
             st = sd_fail(err, SD_EFILE, "%s: not finished after %.0f s, stopped", argv[0],
                          deadline);
-        if (st != SD_OK || (eof && w == 0)) {
+        if (st != SD_OK) {
             kill(-pid, SIGKILL);
             while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
                 ;
