@@ -1,0 +1,682 @@
+/* Spectra, controls, nulls and truncation factors on matrices, against dense f64 references
+ * (tests/ref/spectral.py) and by construction. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "num/blas.h"
+#include "num/linalg.h"
+#include "spectral/probe.h"
+
+static sd_err err;
+
+static void ok(sd_status st) {
+    if (st != SD_OK)
+        fail_msg("status %d: %s", st, err.text);
+}
+
+static void rel(const char *what, double got, double want, double tol) {
+    if (!(fabs(got - want) <= tol * fmax(1, fabs(want))))
+        fail_msg("%s: got %.17g, want %.17g", what, got, want);
+}
+
+static json_t *ref;
+
+static int load_ref(void **state) {
+    (void)state;
+    ref = json_load_file("tests/ref/spectral.json", 0, NULL);
+    return ref ? 0 : -1;
+}
+static int drop_ref(void **state) {
+    (void)state;
+    json_decref(ref);
+    return 0;
+}
+
+static double *numbers(json_t *a, size_t *n) {
+    *n = json_array_size(a);
+    double *x = malloc((*n + 1) * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < *n; i++)
+        x[i] = json_number_value(json_array_get(a, i));
+    return x;
+}
+
+static double want(json_t *e, const char *key) {
+    json_t *v = json_object_get(e, key);
+    if (!v)
+        fail_msg("reference has no %s", key);
+    return json_number_value(v);
+}
+
+static void check_ranks(json_t *e, const char *prefix, const sd_ranks *r, double tol) {
+    char key[32];
+    const char *names[] = {"pr", "entropy", "energy", "stable", "n90", "n95", "n99"};
+    const double got[] = {r->pr, r->entropy, r->energy, r->stable, r->n90, r->n95, r->n99};
+    for (int i = 0; i < 7; i++) {
+        snprintf(key, sizeof key, "%s%s", prefix, names[i]);
+        rel(key, got[i], want(e, key), tol);
+    }
+}
+
+/* Non-zero entries of an ascending list match those of the reference (whose zero count differs:
+ * N against 2d). */
+static void check_values(const double *got, size_t n, const double *want_, size_t m, double tol) {
+    double top = 0;
+    for (size_t i = 0; i < m; i++)
+        top = fmax(top, fabs(want_[i]));
+    size_t i = 0, j = 0;
+    while (i < n || j < m) {
+        if (i < n && got[i] == 0)
+            i++;
+        else if (j < m && want_[j] == 0)
+            j++;
+        else {
+            assert_true(i < n && j < m);
+            if (fabs(got[i] - want_[j]) > tol * top)
+                fail_msg("value %zu: got %.17g, want %.17g", i, got[i], want_[j]);
+            i++;
+            j++;
+        }
+    }
+}
+
+static void small_against_dense(void **state) {
+    (void)state;
+    json_t *cases = json_object_get(ref, "small"), *c;
+    size_t at;
+    json_array_foreach(cases, at, c) {
+        size_t n = (size_t)json_integer_value(json_object_get(c, "n")), m;
+        size_t d = (size_t)json_integer_value(json_object_get(c, "d"));
+        const char *name = json_string_value(json_object_get(c, "name"));
+        double *q = numbers(json_object_get(c, "q"), &m), *k = numbers(json_object_get(c, "k"), &m);
+        json_t *e = json_object_get(c, "expect");
+        sd_spectrum s;
+        ok(sd_spectrum_of(n, d, q, k, SD_SPEC_ALL, &s, &err));
+        assert_int_equal(s.d, d);
+        assert_int_equal(s.n_planes, d < n / 2 ? d : n / 2);
+        rel("fro2", s.fro2, want(e, "fro2"), 1e-12);
+        rel("routing", s.routing, want(e, "routing"), 1e-12);
+        rel("filtering", s.filtering, want(e, "filtering"), 1e-12);
+        rel("dir_frac", s.dir_frac, want(e, "dir_frac"), 1e-12);
+        check_ranks(e, "", &s.rank, 1e-11);
+        check_ranks(e, "f_", &s.f_rank, 1e-11);
+        double *p = numbers(json_object_get(e, "planes"), &m);
+        check_values(s.sigma, s.n_planes, p, m, 1e-12);
+        free(p);
+        if (json_object_get(e, "f_lambda")) {
+            p = numbers(json_object_get(e, "f_lambda"), &m);
+            check_values(s.f_lambda, s.n_f, p, m, 1e-12);
+            free(p);
+        }
+        // Column scales 1e±4 make M's eigenproblem ill-conditioned; rank one is defective.
+        double tol = strcmp(name, "scales") && strcmp(name, "rank1") ? 1e-11 : 1e-7;
+        rel("max_re", s.max_re, want(e, "max_re"), tol);
+        rel("henrici", s.henrici, want(e, "henrici"), strcmp(name, "one") ? tol : 1e-7);
+        if (json_object_get(e, "phi")) {
+            double mean[32];
+            double ww = sdi_potential_norm(n, d, q, k, mean, mean + d);
+            rel("phi", 2 * (double)n * ww / (s.fro2 * s.routing), want(e, "phi"), 1e-11);
+            for (int enc = 0; enc < 2; enc++) {
+                score_stats sc;
+                ok(sdi_score_stats(n, d, q, k, false, NULL, !enc, &sc, &err));
+                rel("logit_sd", sc.logit_sd, want(e, enc ? "encoder_logit_sd" : "logit_sd"), 1e-11);
+                rel("kl_uniform", sc.kl_uniform, want(e, enc ? "encoder_kl_uniform" : "kl_uniform"),
+                    1e-11);
+                rel("eff_ctx", sc.eff_ctx, want(e, enc ? "encoder_eff_ctx" : "eff_ctx"), 1e-11);
+            }
+            for (size_t i = 0; i < n; i++)
+                for (size_t j = 0; j < d; j++) {
+                    q[i * d + j] -= mean[j];
+                    k[i * d + j] -= mean[d + j];
+                }
+            sd_spectrum cs;
+            ok(sd_spectrum_of(n, d, q, k, SD_SPEC_R, &cs, &err));
+            rel("pr_centred", cs.rank.pr, want(e, "pr_centred"), 1e-10);
+            sd_spectrum_free(&cs);
+        }
+        sd_spectrum_free(&s);
+        free(q);
+        free(k);
+    }
+    assert_true(at >= 7);
+}
+
+/* METHOD §2: the trace identities are a check that shares nothing with the reduction. */
+static void trace_identities(void **state) {
+    (void)state;
+    enum { N = 50, D = 8 };
+    static double q[N * D], k[N * D];
+    sd_rng g;
+    sd_rng_seed(&g, 3);
+    sd_rng_fill_gauss(&g, q, N * D);
+    sd_rng_fill_gauss(&g, k, N * D);
+    double qq[D * D], kk[D * D], kq[D * D], fro2 = 0, t2 = 0, ss = 0, trace = 0, fsum = 0;
+    sd_gram_f64(N, D, q, D, qq);
+    sd_gram_f64(N, D, k, D, kk);
+    sd_gemm_f64(true, false, D, D, N, 1, k, D, q, D, 0, kq, D);
+    for (int i = 0; i < D; i++)
+        for (int j = 0; j < D; j++) {
+            fro2 += qq[i * D + j] * kk[i * D + j];
+            t2 += kq[i * D + j] * kq[j * D + i];
+        }
+    sd_spectrum s;
+    ok(sd_spectrum_of(N, D, q, k, SD_SPEC_ALL, &s, &err));
+    rel("fro2", s.fro2, fro2, 1e-12);
+    rel("routing", s.routing, 0.5 * (fro2 - t2) / fro2, 1e-12);
+    for (size_t i = 0; i < s.n_planes; i++)
+        ss += 2 * s.sigma[i] * s.sigma[i];
+    rel("sum of squares", ss, s.routing * s.fro2, 1e-12);
+    for (int i = 0; i < D; i++) {
+        trace += kq[i * D + i];
+        fsum -= s.lambda_re[i];
+    }
+    for (size_t i = 0; i < s.n_f; i++)
+        trace -= s.f_lambda[i];
+    rel("trace of F", trace, 0, 1e-11);
+    for (size_t i = 0; i < s.n_f; i++)
+        fsum += s.f_lambda[i];
+    rel("trace of M", fsum, 0, 1e-11);
+    sd_spectrum_free(&s);
+}
+
+static void n01_nonfinite(void **state) {
+    (void)state;
+    double q[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1}, k[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+    const double bad[] = {INFINITY, -INFINITY, NAN};
+    for (int b = 0; b < 3; b++)
+        for (int which = 0; which < 2; which++) {
+            double *x = which ? k : q, keep = x[5];
+            x[5] = bad[b];
+            sd_spectrum s;
+            sd_err_clear(&err);
+            assert_int_equal(sd_spectrum_of(3, 3, q, k, SD_SPEC_ALL, &s, &err), SD_ENUMERIC);
+            assert_non_null(strstr(err.text, which ? "in K" : "in Q"));
+            assert_non_null(strstr(err.text, "row 1, column 2"));
+            assert_null(s.sigma);
+            double a[3], c[3];
+            assert_int_equal(sd_kernel_planes(3, 3, q, k, 1, a, c, 0, NULL, NULL, &err),
+                             SD_ENUMERIC);
+            x[5] = keep;
+        }
+    double g[4] = {1, NAN, NAN, 1}, sg[1];
+    assert_int_equal(sd_whitened_planes(1, g, 0, 0, sg, NULL, NULL, NULL, &err), SD_ENUMERIC);
+    sd_err_clear(&err);
+}
+
+/* M = B itself through Q = B, K = I: N < 2d, and the values of CASES N02. */
+static void n02_small_skew(void **state) {
+    (void)state;
+    double zero[16] = {0}, eye[36] = {0}, b[36] = {0};
+    sd_spectrum s;
+    for (int i = 0; i < 6; i++)
+        eye[i * 7] = 1;
+    ok(sd_spectrum_of(4, 4, zero, zero, SD_SPEC_ALL, &s, &err));
+    assert_true(s.rank.pr == 0 && s.f_rank.entropy == 0 && s.routing == 0 && s.dir_frac == 0);
+    for (size_t i = 0; i < s.n_planes; i++)
+        assert_true(s.sigma[i] == 0);
+    sd_spectrum_free(&s);
+    const double sub[5] = {1, 2, 3, 2, 1};
+    for (int i = 0; i < 5; i++) {
+        b[(i + 1) * 6 + i] = sub[i];
+        b[i * 6 + i + 1] = -sub[i];
+    }
+    ok(sd_spectrum_of(6, 6, b, eye, SD_SPEC_ALL, &s, &err));
+    assert_int_equal(s.n_planes, 3);
+    rel("s1", s.sigma[0], 4.05137424173, 1e-11);
+    rel("s2", s.sigma[1], 1.53407019672, 1e-11);
+    rel("s3", s.sigma[2], 0.482695954992, 1e-11);
+    rel("entropy", s.rank.entropy, 4.535251, 2e-7);
+    rel("pr", s.rank.pr, 2.625455, 2e-7);
+    rel("routing", s.routing, 1, 1e-15);
+    rel("henrici", s.henrici, 0, 1e-7); // a skew matrix is normal
+    sd_spectrum_free(&s);
+    double one[1] = {2};
+    ok(sd_spectrum_of(1, 1, one, one, SD_SPEC_ALL, &s, &err));
+    assert_int_equal(s.n_planes, 0);
+    rel("fro2", s.fro2, 16, 1e-15);
+    rel("filtering", s.filtering, 1, 1e-15);
+    sd_spectrum_free(&s);
+    ok(sd_spectrum_of(0, 0, one, one, SD_SPEC_ALL, &s, &err));
+    assert_int_equal(s.n_planes, 0);
+    sd_spectrum_free(&s);
+    ok(sd_spectrum_of(0, 2, one, one, SD_SPEC_ALL, &s, &err));
+    assert_int_equal(s.n_planes, 0);
+    assert_true(s.rank.pr == 0);
+    sd_spectrum_free(&s);
+    const double r2[4] = {0, -1, 1, 0}, i2[4] = {1, 0, 0, 1};
+    ok(sd_spectrum_of(2, 2, r2, i2, SD_SPEC_ALL, &s, &err));
+    assert_int_equal(s.n_planes, 1);
+    rel("sigma", s.sigma[0], 1, 1e-15);
+    rel("pr", s.rank.pr, 2, 1e-15);
+    sd_spectrum_free(&s);
+}
+
+/* METHOD §4: Gaussian null at D = 768, d = 64. The mean of 40 draws is within 3 sd/√40 of the
+ * table's (and its rounding). */
+static void gaussian_null(void **state) {
+    (void)state;
+    enum { DRAWS = 40, D = 64 };
+    reduced r = {.r = malloc(4 * D * D * sizeof(double))};
+    moments m[7] = {{0}};
+    for (int i = 0; i < DRAWS; i++) {
+        sd_rng g;
+        sd_rng_stream(&g, 11, 0, (uint64_t)i);
+        sdi_reduced_gauss(768, D, &g, &r);
+        sd_spectrum s;
+        ok(sdi_spectrum_reduced(&r, NULL, SD_SPEC_R | SD_SPEC_LAMBDA, &s, &err));
+        double im = 0, all = 0;
+        for (int j = 0; j < D; j++) {
+            im += fabs(s.lambda_im[j]);
+            all += hypot(s.lambda_re[j], s.lambda_im[j]);
+        }
+        const double v[7] = {s.rank.entropy, s.rank.energy, s.rank.pr, s.rank.stable,
+                             s.rank.n90,     s.dir_frac,    im / all};
+        for (int j = 0; j < 7; j++)
+            sdi_moments_add(&m[j], v[j]);
+        sd_spectrum_free(&s);
+    }
+    const double mean[7] = {122.5, 108.9, 96.1, 52.1, 96, .7066, .610};
+    const double sd[7] = {.12, .4, .6, 1.4, 1, .0007, .018};
+    const double half[7] = {.05, .05, .05, .05, .5, .00005, .0005}; // the table's own rounding
+    for (int j = 0; j < 7; j++) {
+        if (fabs(m[j].mean - mean[j]) > 3 * sd[j] / sqrt(DRAWS) + half[j])
+            fail_msg("null %d: mean %g, expected %g", j, m[j].mean, mean[j]);
+        if (j != 4 && (sdi_moments_sd(&m[j]) > 2 * sd[j] || sdi_moments_sd(&m[j]) < 0.5 * sd[j]))
+            fail_msg("null %d: sd %g, expected %g", j, sdi_moments_sd(&m[j]), sd[j]);
+    }
+    free(r.r);
+}
+
+/* The shortcut (Bartlett) has the distribution of real Gaussian factors. */
+static void null_like_matrices(void **state) {
+    (void)state;
+    enum { N = 20, D = 4, DRAWS = 300 };
+    double q[N * D], k[N * D];
+    reduced r = {.r = malloc(4 * D * D * sizeof(double))};
+    moments a[2] = {{0}}, b[2] = {{0}};
+    sd_rng g;
+    sd_rng_seed(&g, 5);
+    for (int i = 0; i < DRAWS; i++) {
+        sd_spectrum s;
+        sd_rng_fill_gauss(&g, q, N * D);
+        sd_rng_fill_gauss(&g, k, N * D);
+        ok(sd_spectrum_of(N, D, q, k, SD_SPEC_R, &s, &err));
+        sdi_moments_add(&a[0], s.rank.pr);
+        sdi_moments_add(&a[1], s.fro2);
+        sd_spectrum_free(&s);
+        sdi_reduced_gauss(N, D, &g, &r);
+        ok(sdi_spectrum_reduced(&r, NULL, SD_SPEC_R, &s, &err));
+        sdi_moments_add(&b[0], s.rank.pr);
+        sdi_moments_add(&b[1], s.fro2);
+        sd_spectrum_free(&s);
+    }
+    for (int i = 0; i < 2; i++) {
+        double se = hypot(sdi_moments_sd(&a[i]), sdi_moments_sd(&b[i])) / sqrt(DRAWS);
+        if (fabs(a[i].mean - b[i].mean) > 4 * se)
+            fail_msg("moment %d: %g against %g (se %g)", i, a[i].mean, b[i].mean, se);
+        rel("sd", sdi_moments_sd(&b[i]) / sdi_moments_sd(&a[i]), 1, 0.2);
+    }
+    free(r.r);
+}
+
+/* The token-level null through a Gram equals the dense computation of the same draw. */
+static void null_draw_against_dense(void **state) {
+    (void)state;
+    enum { N = 30, DM = 12, D = 3 };
+    double x[N * DM], c[DM * DM], mean[DM] = {0}, w[DM * 2 * D], u[N * 2 * D];
+    double q[N * D], k[N * D], m[2 * D];
+    sd_rng g;
+    sd_rng_seed(&g, 21);
+    sd_rng_fill_gauss(&g, x, N * DM);
+    for (int i = 0; i < N * DM; i++) {
+        x[i] += i % DM == 0 ? 2 : 0.3; // a common mean, as real activations have
+        mean[i % DM] += x[i] / N;
+    }
+    sd_gram_f64(N, DM, x, DM, c);
+    null_input in = {.n = N, .d_model = DM, .x = x, .mean = mean}, gin = in;
+    gin.gram = c;
+    double a[5], b[5];
+    sd_rng_seed(&g, 99);
+    ok(sdi_null_draw(&in, D, true, &g, a, &err));
+    sd_rng_seed(&g, 99);
+    ok(sdi_null_draw(&gin, D, true, &g, b, &err));
+    for (int i = 0; i < 5; i++)
+        rel("gram", a[i], b[i], 1e-9);
+    sd_rng_seed(&g, 99);
+    sd_rng_fill_gauss(&g, w, DM * 2 * D);
+    sd_gemm_f64(false, false, N, 2 * D, DM, 1, x, DM, w, 2 * D, 0, u, 2 * D);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < D; j++) {
+            q[i * D + j] = u[i * 2 * D + j];
+            k[i * D + j] = u[i * 2 * D + D + j];
+        }
+    sd_spectrum s;
+    ok(sd_spectrum_of(N, D, q, k, SD_SPEC_ALL, &s, &err));
+    rel("pr", a[NULL_PR], s.rank.pr, 1e-9);
+    rel("dir", a[NULL_DIR], s.dir_frac, 1e-9);
+    rel("max_re", a[NULL_MAX_RE], s.max_re, 1e-9);
+    double ww = sdi_potential_norm(N, D, q, k, m, m + D);
+    rel("phi", a[NULL_PHI], 2 * N * ww / (s.fro2 * s.routing), 1e-9);
+    sd_spectrum_free(&s);
+    for (int i = 0; i < N * D; i++) {
+        q[i] -= m[i % D];
+        k[i] -= m[D + i % D];
+    }
+    ok(sd_spectrum_of(N, D, q, k, SD_SPEC_R, &s, &err));
+    rel("pr_centred", a[NULL_PR_CENTRED], s.rank.pr, 1e-9);
+    sd_spectrum_free(&s);
+}
+
+static void rope_lag(void **state) {
+    (void)state;
+    json_t *cases = json_object_get(ref, "lag"), *c;
+    size_t at;
+    json_array_foreach(cases, at, c) {
+        size_t dm = (size_t)json_integer_value(json_object_get(c, "d_model")), m;
+        size_t d = (size_t)json_integer_value(json_object_get(c, "d"));
+        bool half = !strcmp(json_string_value(json_object_get(c, "style")), "half");
+        double lag = json_number_value(json_object_get(c, "lag"));
+        double theta = json_number_value(json_object_get(c, "theta"));
+        double *q = numbers(json_object_get(c, "wq"), &m),
+               *k = numbers(json_object_get(c, "wk"), &m);
+        json_t *e = json_object_get(c, "expect");
+        size_t pa[2], pb[2];
+        double cs[2], sn[2];
+        for (size_t i = 0; i < 2; i++) {
+            pa[i] = half ? i : 2 * i;
+            pb[i] = half ? i + 2 : 2 * i + 1;
+            cs[i] = cos(lag * pow(theta, -(double)i / 2));
+            sn[i] = sin(lag * pow(theta, -(double)i / 2));
+        }
+        rotation rot = {2, pa, pb, cs, sn};
+        reduced r;
+        sd_spectrum s;
+        ok(sdi_reduce(dm, d, q, k, &r, &err));
+        ok(sdi_spectrum_reduced(&r, &rot, SD_SPEC_ALL, &s, &err));
+        rel("fro2", s.fro2, want(e, "fro2"), 1e-12);
+        rel("routing", s.routing, want(e, "routing"), 1e-12);
+        rel("filtering", s.filtering, want(e, "filtering"), 1e-12);
+        rel("max_re", s.max_re, want(e, "max_re"), 1e-10);
+        check_ranks(e, "", &s.rank, 1e-10);
+        check_ranks(e, "f_", &s.f_rank, 1e-10);
+        double *p = numbers(json_object_get(e, "planes"), &m);
+        for (size_t i = 0; i < m && i < s.n_planes; i++)
+            rel("sigma", s.sigma[i], p[i], 1e-11);
+        free(p);
+        sd_spectrum_free(&s);
+        free(r.r);
+        free(q);
+        free(k);
+    }
+    assert_int_equal(at, 2);
+}
+
+/* ---- truncation ------------------------------------------------------------------------------ */
+
+static void kernel_planes(void **state) {
+    (void)state;
+    static const size_t shapes[][2] = {{20, 4}, {5, 4}, {8, 4}};
+    for (size_t t = 0; t < 3; t++) {
+        enum { D = 4 };
+        size_t n = shapes[t][0];
+        double q[20 * D], k[20 * D], a[20 * D], b[20 * D], f[20 * 2 * D], lam[2 * D];
+        sd_rng g;
+        sd_rng_seed(&g, 40 + t);
+        sd_rng_fill_gauss(&g, q, n * D);
+        sd_rng_fill_gauss(&g, k, n * D);
+        sd_spectrum s;
+        ok(sd_spectrum_of(n, D, q, k, SD_SPEC_ALL, &s, &err));
+        for (size_t planes = 1; planes <= D; planes++) {
+            size_t fr = 2 * planes;
+            ok(sd_kernel_planes(n, D, q, k, planes, a, b, fr, f, lam, &err));
+            double er = 0, ef = 0, tail = 0, ftail = 0;
+            for (size_t i = 0; i < n; i++)
+                for (size_t j = 0; j < n; j++) {
+                    double mij = sd_dot_f64(D, q + i * D, k + j * D);
+                    double mji = sd_dot_f64(D, q + j * D, k + i * D), rk = 0, fk = 0;
+                    for (size_t p = 0; p < planes; p++)
+                        rk += a[i * planes + p] * b[j * planes + p] -
+                              b[i * planes + p] * a[j * planes + p];
+                    for (size_t p = 0; p < fr; p++)
+                        fk += f[i * fr + p] * lam[p] * f[j * fr + p];
+                    er += pow(0.5 * (mij - mji) - rk, 2);
+                    ef += pow(0.5 * (mij + mji) - fk, 2);
+                }
+            for (size_t p = planes; p < s.n_planes; p++)
+                tail += 2 * s.sigma[p] * s.sigma[p];
+            // Best rank-r symmetric approximation: the largest |λ| stay.
+            double l2[2 * D];
+            for (size_t i = 0; i < 2 * D; i++)
+                l2[i] = s.f_lambda[i] * s.f_lambda[i];
+            for (size_t drop = fr; drop < 2 * D; drop++) {
+                size_t low = 0;
+                for (size_t i = 0; i < 2 * D; i++)
+                    if (l2[i] >= 0 && (l2[low] < 0 || l2[i] < l2[low]))
+                        low = i;
+                ftail += l2[low];
+                l2[low] = -1;
+            }
+            rel("routing error", sqrt(er), sqrt(tail), 1e-11); // METHOD §8.1
+            rel("filtering error", sqrt(ef), sqrt(ftail), 1e-11);
+        }
+        assert_int_equal(sd_kernel_planes(n, D, q, k, D + 1, a, b, 0, NULL, NULL, &err), SD_EINVAL);
+        sd_spectrum_free(&s);
+    }
+}
+
+static void gram_of(size_t n, size_t w, const double *u, double *g) {
+    sd_gram_f64(n, w, u, w, g);
+    for (size_t i = 0; i < w * w; i++)
+        g[i] /= (double)n;
+}
+
+static void whitened_planes(void **state) {
+    (void)state;
+    json_t *c = json_object_get(ref, "whitened");
+    size_t m, d = 4, w = 8;
+    double *u = numbers(json_object_get(c, "u"), &m);
+    size_t n = m / w, rank = 0, ns;
+    double *sig = numbers(json_object_get(c, "sigma"), &ns);
+    double g[64], s[4], a[32], b[32];
+    gram_of(n, w, u, g);
+    for (size_t planes = 1; planes <= d; planes++) {
+        ok(sd_whitened_planes(d, g, 0, planes, s, a, b, &rank, &err));
+        assert_int_equal(rank, 8);
+        for (size_t p = 0; p < d; p++)
+            rel("sigma", s[p], sig[p], 1e-10);
+        // The mean over all N² ordered pairs, i = j included, is 2Σσ² of what is left out.
+        double e = 0, tail = 0;
+        double *qa = malloc(n * planes * sizeof *qa), *kb = malloc(n * planes * sizeof *kb);
+        sd_gemm_f64(false, false, n, planes, w, 1, u, w, a, planes, 0, qa, planes);
+        sd_gemm_f64(false, false, n, planes, w, 1, u, w, b, planes, 0, kb, planes);
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < n; j++) {
+                const double *ui = u + i * w, *uj = u + j * w;
+                double full = sd_dot_f64(d, ui, uj + d) - sd_dot_f64(d, ui + d, uj);
+                double cut = sd_dot_f64(planes, qa + i * planes, kb + j * planes) -
+                             sd_dot_f64(planes, kb + i * planes, qa + j * planes);
+                e += (full - cut) * (full - cut) / ((double)n * (double)n);
+            }
+        for (size_t p = planes; p < d; p++)
+            tail += 2 * s[p] * s[p];
+        rel("error", sqrt(e), sqrt(tail), 1e-9);
+        free(qa);
+        free(kb);
+    }
+    free(u);
+    free(sig);
+}
+
+/* CASES N09: fewer rows than dimensions, a dead feature, two equal ones. */
+static void n09_singular(void **state) {
+    (void)state;
+    enum { D = 4, W = 8, N = 40 };
+    for (int kind = 0; kind < 4; kind++) {
+        size_t n = kind == 0 ? 5 : N, rank;
+        double u[N * W], g[W * W], s[D], s2[D], a[W * D], b[W * D];
+        sd_rng r;
+        sd_rng_seed(&r, 60 + (uint64_t)kind);
+        sd_rng_fill_gauss(&r, u, n * W);
+        for (size_t i = 0; i < n; i++) {
+            if (kind == 1)
+                u[i * W + 2] = 0; // dead feature
+            if (kind == 2)
+                u[i * W + 5] = u[i * W + 1]; // equal features
+            if (kind == 3)
+                memset(u + i * W, 0, W * sizeof *u); // nothing at all
+        }
+        gram_of(n, W, u, g);
+        ok(sd_whitened_planes(D, g, 0, D, s, a, b, &rank, &err));
+        assert_int_equal(rank, kind == 0 ? 5 : kind == 3 ? 0 : 7);
+        double e = 0, scale = 0;
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < n; j++) {
+                const double *ui = u + i * W, *uj = u + j * W;
+                double full = sd_dot_f64(D, ui, uj + D) - sd_dot_f64(D, ui + D, uj), cut = 0;
+                for (int p = 0; p < D; p++) {
+                    double ya = 0, xb = 0, yb = 0, xa = 0;
+                    for (int c = 0; c < W; c++) {
+                        ya += ui[c] * a[c * D + p];
+                        xb += uj[c] * b[c * D + p];
+                        yb += ui[c] * b[c * D + p];
+                        xa += uj[c] * a[c * D + p];
+                    }
+                    cut += ya * xb - yb * xa;
+                }
+                assert_true(isfinite(cut));
+                e = fmax(e, fabs(full - cut));
+                scale = fmax(scale, fabs(full));
+            }
+        rel("all planes kept change nothing on the data", e, 0, 1e-10 * fmax(1, scale));
+        for (int i = 0; i < W; i++) // a tiny ridge changes nothing
+            g[i * W + i] += 1e-13;
+        ok(sd_whitened_planes(D, g, 1e-10, 0, s2, NULL, NULL, NULL, &err));
+        for (int p = 0; p < D && kind != 3; p++)
+            rel("ridge", s2[p], s[p], 1e-6);
+    }
+}
+
+/* CASES N08: what softmax cannot see changes the raw rank and not the centred one. */
+static void n08_key_bias(void **state) {
+    (void)state;
+    enum { N = 40, D = 4 };
+    double q[N * D], k[N * D], mean[2 * D], pr[2][2], bias[D];
+    score_stats sc[2];
+    sd_rng g;
+    sd_rng_seed(&g, 77);
+    sd_rng_fill_gauss(&g, q, N * D);
+    sd_rng_fill_gauss(&g, k, N * D);
+    sd_rng_fill_gauss(&g, bias, D);
+    for (int with = 0; with < 2; with++) {
+        double a[N * D], b[N * D];
+        memcpy(a, q, sizeof a);
+        for (int i = 0; i < N * D; i++)
+            b[i] = k[i] + (with ? 10 * bias[i % D] : 0);
+        sd_spectrum s;
+        ok(sd_spectrum_of(N, D, a, b, SD_SPEC_R, &s, &err));
+        pr[with][0] = s.rank.pr;
+        sd_spectrum_free(&s);
+        ok(sdi_score_stats(N, D, a, b, false, NULL, true, &sc[with], &err));
+        sdi_potential_norm(N, D, a, b, mean, mean + D);
+        for (int i = 0; i < N * D; i++) {
+            a[i] -= mean[i % D];
+            b[i] -= mean[D + i % D];
+        }
+        ok(sd_spectrum_of(N, D, a, b, SD_SPEC_R, &s, &err));
+        pr[with][1] = s.rank.pr;
+        sd_spectrum_free(&s);
+    }
+    assert_true(fabs(pr[0][0] - pr[1][0]) > 0.5); // raw: changed
+    rel("centred", pr[0][1], pr[1][1], 1e-11);    // centred: not
+    rel("attention", sc[0].kl_uniform, sc[1].kl_uniform, 1e-11);
+}
+
+/* S is invariant under Sp(2d) acting on [Q K] (METHOD §6): so are its planes. */
+static void symplectic_invariance(void **state) {
+    (void)state;
+    enum { N = 24, D = 3 };
+    double q[N * D], k[N * D], c[D * D], q2[N * D];
+    sd_rng g;
+    sd_rng_seed(&g, 13);
+    sd_rng_fill_gauss(&g, q, N * D);
+    sd_rng_fill_gauss(&g, k, N * D);
+    sd_rng_fill_gauss(&g, c, D * D);
+    sd_spectrum a, b;
+    ok(sd_spectrum_of(N, D, q, k, SD_SPEC_R, &a, &err));
+    for (int i = 0; i < D; i++) // shear: Q + K·C with C symmetric
+        for (int j = 0; j < i; j++)
+            c[i * D + j] = c[j * D + i];
+    memcpy(q2, q, sizeof q);
+    sd_gemm_f64(false, false, N, D, D, 1, k, D, c, D, 1, q2, D);
+    ok(sd_spectrum_of(N, D, q2, k, SD_SPEC_R, &b, &err));
+    for (int p = 0; p < D; p++)
+        rel("plane", b.sigma[p], a.sigma[p], 1e-12);
+    sd_spectrum_free(&b);
+    for (int i = 0; i < N * D; i++) // rotation by J: (Q, K) → (K, −Q)
+        q2[i] = -q[i];
+    ok(sd_spectrum_of(N, D, k, q2, SD_SPEC_R, &b, &err));
+    for (int p = 0; p < D; p++)
+        rel("plane", b.sigma[p], a.sigma[p], 1e-12);
+    sd_spectrum_free(&a);
+    sd_spectrum_free(&b);
+}
+
+static void median_and_moments(void **state) {
+    (void)state;
+    double x[] = {3, 1, 2}, y[] = {4, 1, 3, 2}, z[] = {7};
+    rel("odd", sdi_median(x, 3), 2, 0);
+    rel("even", sdi_median(y, 4), 2.5, 0);
+    rel("one", sdi_median(z, 1), 7, 0);
+    moments m = {0};
+    for (int i = 0; i < 4; i++)
+        sdi_moments_add(&m, 1e9 + i);
+    rel("mean", m.mean, 1e9 + 1.5, 1e-15);
+    rel("sd", sdi_moments_sd(&m), sqrt(5.0 / 3), 1e-9);
+}
+
+/* METHOD §9: the interval of the paired bootstrap, weighted by counts. */
+static void bootstrap(void **state) {
+    (void)state;
+    enum { N = 400 };
+    double d[N], c[N], lo, hi, lo2, hi2;
+    sd_rng g;
+    sd_rng_seed(&g, 4);
+    for (int i = 0; i < N; i++) {
+        c[i] = 10;
+        d[i] = 10 * (0.5 + 0.2 * sd_rng_gauss(&g));
+    }
+    ok(sdi_bootstrap(N, d, c, 1, &lo, &hi, &err));
+    ok(sdi_bootstrap(N, d, c, 1, &lo2, &hi2, &err));
+    assert_true(lo == lo2 && hi == hi2);
+    rel("centre", (lo + hi) / 2, 0.5, 0.03);
+    rel("width", (hi - lo) / (2 * 1.96 * 0.2 / sqrt(N)), 1, 0.15);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_against_dense),
+        cmocka_unit_test(trace_identities),
+        cmocka_unit_test(n01_nonfinite),
+        cmocka_unit_test(n02_small_skew),
+        cmocka_unit_test(gaussian_null),
+        cmocka_unit_test(null_like_matrices),
+        cmocka_unit_test(null_draw_against_dense),
+        cmocka_unit_test(rope_lag),
+        cmocka_unit_test(kernel_planes),
+        cmocka_unit_test(whitened_planes),
+        cmocka_unit_test(n09_singular),
+        cmocka_unit_test(n08_key_bias),
+        cmocka_unit_test(symplectic_invariance),
+        cmocka_unit_test(median_and_moments),
+        cmocka_unit_test(bootstrap),
+    };
+    return cmocka_run_group_tests(tests, load_ref, drop_ref);
+}
