@@ -1,0 +1,283 @@
+/* Attention kinds one by one through their descriptors: CASES S07 and S09, S–D's symmetries, the
+ * decode step of every kind, independence of the future. */
+#include <math.h>
+
+#include "net_help.h"
+
+typedef struct bed { /* one sequence */
+    sd_attn_args a;
+    const sd_attn_kind *kind;
+    double *proj, *o, *dval, *lse, *work;
+} bed;
+
+static bed make(const char *kind, int T, int H, int Hkv, int dqk, int dv, const char *options) {
+    bed b = {.kind = sd_attn_find(kind)};
+    assert_non_null(b.kind);
+    b.a = (sd_attn_args){.batch = 1,
+                         .tokens = T,
+                         .n_head = H,
+                         .n_kv = Hkv,
+                         .d_qk = dqk,
+                         .d_v = dv,
+                         .planes = 3,
+                         .f_rank = 2,
+                         .causal = true,
+                         .scale = 0.6,
+                         .options = options};
+    size_t at = 0;
+    for (int i = 0; i < b.kind->n_part; i++) {
+        sd_slot s = b.kind->part[i].slot;
+        int n = s == SD_SLOT_Q                     ? H * dqk
+                : s == SD_SLOT_K                   ? Hkv * dqk
+                : s == SD_SLOT_V                   ? Hkv * dv
+                : s == SD_SLOT_F                   ? H * 2
+                : s == SD_SLOT_A || s == SD_SLOT_B ? H * 3
+                                                   : H;
+        b.a.has[s] = true;
+        b.a.off[s] = at;
+        at += (size_t)n;
+    }
+    b.a.ld = at + 3;
+    uint64_t seed = 21;
+    b.proj = calloc((size_t)T * b.a.ld, sizeof(double));
+    for (size_t i = 0; i < (size_t)T * b.a.ld; i++)
+        b.proj[i] = 1.5 * test_uniform(&seed);
+    b.o = calloc((size_t)(T * H * dv), sizeof(double));
+    b.lse = calloc((size_t)(T * H), sizeof(double));
+    b.dval = calloc((size_t)(T * H), sizeof(double));
+    for (int i = 0; i < T * H; i++)
+        b.dval[i] = 0.1 + fabs(test_uniform(&seed));
+    b.a.proj = b.proj;
+    b.a.o = b.o;
+    b.a.lse = b.lse;
+    b.a.dval = b.a.has[SD_SLOT_U] ? b.dval : NULL;
+    b.work = calloc(b.kind->f64->scratch(&b.a, true) + 16, sizeof(double));
+    return b;
+}
+
+static void drop(bed *b) {
+    free(b->proj);
+    free(b->o);
+    free(b->lse);
+    free(b->dval);
+    free(b->work);
+}
+
+static void go(bed *b) {
+    for (int g = 0; g < b->a.n_kv; g++)
+        b->kind->f64->forward(&b->a, 0, g, b->work);
+}
+
+static const struct {
+    const char *kind, *options;
+} all[] = {{"softmax", ""},           {"sd", ""},       {"sd", "softmax=none"}, {"elu1", ""},
+           {"elu1", "features=skew"}, {"bilinear", ""}, {"uniform", ""},        {"potential", ""}};
+enum { N_ALL = sizeof all / sizeof *all };
+
+/* S09 (c): a change of token t leaves the outputs before t alone, bit for bit. */
+static void test_future(void **state) {
+    (void)state;
+    for (int k = 0; k < N_ALL; k++) {
+        enum { T = 150, AT = 70 };
+        bed b = make(all[k].kind, T, 4, 2, 5, 6, all[k].options);
+        go(&b);
+        double *before = malloc(T * 24 * sizeof(double));
+        memcpy(before, b.o, T * 24 * sizeof(double));
+        for (size_t j = 0; j < b.a.ld; j++)
+            b.proj[AT * b.a.ld + j] += 3.0;
+        go(&b);
+        assert_memory_equal(before, b.o, AT * 24 * sizeof(double));
+        assert_memory_not_equal(before + AT * 24, b.o + AT * 24, 24 * sizeof(double));
+        free(before);
+        drop(&b);
+    }
+}
+
+/* One token at a time gives what all at once gives. */
+static void test_decode(void **state) {
+    (void)state;
+    for (int k = 0; k < N_ALL; k++) {
+        enum { T = 140 };
+        if (strcmp(all[k].options, "softmax=none") == 0)
+            continue;
+        bed b = make(all[k].kind, T, 4, 2, 5, 6, all[k].options);
+        go(&b);
+        double want[T * 24];
+        memcpy(want, b.o, sizeof want);
+        memset(b.o, 0, sizeof want);
+        size_t n = b.kind->f64->state_size ? b.kind->f64->state_size(&b.a) : 0;
+        assert_int_equal(b.kind->recurrent, n > 0);
+        double *st = calloc(2 * n + 1, sizeof *st);
+        for (int t = 0; t < T; t++)
+            for (int g = 0; g < 2; g++)
+                b.kind->f64->decode(&b.a, 0, g, t, st + (size_t)g * n, b.work);
+        for (int i = 0; i < T * 24; i++)
+            if (!(fabs(want[i] - b.o[i]) < 1e-11))
+                fail_msg("%s %s: element %d: %.15g at once, %.15g stepwise", all[k].kind,
+                         all[k].options, i, want[i], b.o[i]);
+        free(st);
+        drop(&b);
+    }
+}
+
+/* S09 (a, b, e): the first output is the first value; equal values give that value. */
+static void test_means(void **state) {
+    (void)state;
+    for (int k = 0; k < N_ALL; k++) {
+        if (strcmp(all[k].options, "softmax=none") == 0)
+            continue;
+        for (int T = 1; T < 140; T += 69) {
+            bed b = make(all[k].kind, T, 2, 2, 5, 6, all[k].options);
+            go(&b);
+            for (int j = 0; j < 12; j++)
+                assert_true(fabs(b.o[j] - b.proj[b.a.off[SD_SLOT_V] + (size_t)j]) < 1e-14);
+            for (int i = 0; i < T; i++)
+                for (int j = 0; j < 12; j++)
+                    b.proj[(size_t)i * b.a.ld + b.a.off[SD_SLOT_V] + (size_t)j] = j - 4.5;
+            go(&b);
+            for (int i = 0; i < T * 12; i++)
+                assert_true(fabs(b.o[i] - (i % 12 - 4.5)) < 1e-13);
+            drop(&b);
+        }
+    }
+}
+
+/* S09 (d): the chunked form against the plain masked sum, also across chunk borders. */
+static void test_elu1_dense(void **state) {
+    (void)state;
+    enum { T = 131, D = 5, V = 6 };
+    bed b = make("elu1", T, 1, 1, D, V, "");
+    go(&b);
+    for (int i = 0; i < T; i++) {
+        double num[V] = {0}, den = 0;
+        for (int j = 0; j <= i; j++) {
+            double w = 0;
+            for (int c = 0; c < D; c++) {
+                double q = b.proj[(size_t)i * b.a.ld + b.a.off[SD_SLOT_Q] + (size_t)c];
+                double k = b.proj[(size_t)j * b.a.ld + b.a.off[SD_SLOT_K] + (size_t)c];
+                w += (q > 0 ? q + 1 : exp(q)) * (k > 0 ? k + 1 : exp(k));
+            }
+            for (int c = 0; c < V; c++)
+                num[c] += w * b.proj[(size_t)j * b.a.ld + b.a.off[SD_SLOT_V] + (size_t)c];
+            den += w;
+        }
+        for (int c = 0; c < V; c++)
+            assert_true(fabs(b.o[i * V + c] - num[c] / den) < 1e-12);
+    }
+    drop(&b);
+}
+
+/* S07: φ(x) of very negative x in f32, seen through o_1 = (φ(q)φ(k0) v0 + φ(q)φ(k1) v1)/(...):
+ * with φ(k1) = 1, v0 = 1, v1 = 0, o_1 = φ(k0)/(1 + φ(k0)). */
+static void test_elu1_features(void **state) {
+    (void)state;
+    static const struct {
+        double x, phi;
+    } row[] = {{-6, 2.4787522e-3},
+               {-8, 3.3546263e-4},
+               {-20, 2.0611536e-9},
+               {-87, 1.6458115e-38},
+               {0, 1},
+               {3, 4}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        float proj[2][3] = {{0, (float)row[i].x, 1}, {0, 0, 0}}, o[2] = {0}, lse[2], work[20000];
+        sd_attn_args a = {.batch = 1,
+                          .tokens = 2,
+                          .n_head = 1,
+                          .n_kv = 1,
+                          .d_qk = 1,
+                          .d_v = 1,
+                          .causal = true,
+                          .options = "",
+                          .ld = 3,
+                          .off = {0, 1, 2},
+                          .has = {true, true, true},
+                          .proj = proj,
+                          .o = o,
+                          .lse = lse};
+        const sd_attn_ops *f = sd_attn_find("elu1")->f32;
+        assert_true(f->scratch(&a, false) <= 20000);
+        f->forward(&a, 0, 0, work);
+        double want = row[i].phi / (1 + row[i].phi);
+        if (!(fabs(o[1] - want) <= 3e-7 * want))
+            fail_msg("phi(%g): %.9g, expected %.9g", row[i].x, (double)o[1], want);
+    }
+}
+
+/* METHOD §6: S is unchanged when [Q K] is multiplied by a symplectic matrix; here (q, k) →
+ * (q + a k, k), then (q, k) → (k, −q). */
+static void test_symplectic(void **state) {
+    (void)state;
+    enum { T = 75, D = 5 };
+    bed b = make("sd", T, 1, 1, D, 6, "");
+    go(&b);
+    double want[T * 6];
+    memcpy(want, b.o, sizeof want);
+    for (int i = 0; i < T; i++) {
+        double *q = b.proj + (size_t)i * b.a.ld + b.a.off[SD_SLOT_Q];
+        double *k = b.proj + (size_t)i * b.a.ld + b.a.off[SD_SLOT_K];
+        for (int j = 0; j < D; j++) {
+            double x = q[j] + 0.7 * k[j], y = k[j];
+            q[j] = y;
+            k[j] = -x;
+        }
+    }
+    go(&b);
+    for (int i = 0; i < T * 6; i++)
+        assert_true(fabs(want[i] - b.o[i]) < 1e-12);
+    drop(&b);
+}
+
+/* Against N×N matrices, full (encoder) and causal, GQA, in f64. */
+static void test_dense(void **state) {
+    (void)state;
+    for (int full = 0; full < 2; full++)
+        for (int sd = 0; sd < 2; sd++) {
+            enum { T = 130, H = 4, D = 5, V = 6 };
+            bed b = make(sd ? "sd" : "softmax", T, H, 2, D, V, "");
+            b.a.causal = !full;
+            go(&b);
+            for (int h = 0; h < H; h++)
+                for (int i = 0; i < T; i += 43) {
+                    double s[T], mx = -1e30, den = 0, o[V] = {0};
+                    int end = full ? T : i + 1, g = h / 2;
+                    for (int j = 0; j < end; j++) {
+                        const double *ri = b.proj + (size_t)i * b.a.ld;
+                        const double *rj = b.proj + (size_t)j * b.a.ld;
+                        size_t oq = b.a.off[SD_SLOT_Q] + (size_t)(h * D);
+                        size_t ok = b.a.off[SD_SLOT_K] + (size_t)(g * D);
+                        s[j] = 0;
+                        for (int c = 0; c < D; c++) {
+                            s[j] += ri[oq + (size_t)c] * rj[ok + (size_t)c];
+                            if (sd)
+                                s[j] -= ri[ok + (size_t)c] * rj[oq + (size_t)c];
+                        }
+                        s[j] *= 0.6;
+                        if (sd && i == j)
+                            s[j] = -b.dval[i * H + h];
+                        mx = s[j] > mx ? s[j] : mx;
+                    }
+                    for (int j = 0; j < end; j++) {
+                        double p = exp(s[j] - mx);
+                        den += p;
+                        for (int c = 0; c < V; c++)
+                            o[c] += p * b.proj[(size_t)j * b.a.ld + b.a.off[SD_SLOT_V] +
+                                               (size_t)(g * V + c)];
+                    }
+                    for (int c = 0; c < V; c++)
+                        assert_true(fabs(b.o[(i * H + h) * V + c] - o[c] / den) < 1e-12);
+                    assert_true(fabs(b.lse[h * T + i] - mx - log(den)) < 1e-12);
+                }
+            drop(&b);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_future),        cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_means),         cmocka_unit_test(test_elu1_dense),
+        cmocka_unit_test(test_elu1_features), cmocka_unit_test(test_symplectic),
+        cmocka_unit_test(test_dense),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
