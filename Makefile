@@ -21,7 +21,7 @@ WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpoi
            -Wformat=2 -Wno-format-nonliteral -Wundef -Wno-missing-field-initializers
 PKGS    := lua5.4 libpcre2-8 jansson libutf8proc
 CPPFLAGS += -D_POSIX_C_SOURCE=200809L -Icore -I$(B)/gen -DSD_VERSION='"$(VERSION)"' -DSD_PREFIX='"$(PREFIX)"'
-CFLAGS  += -std=c11 $(OPT) -g -fno-math-errno -ffp-contract=off -fvisibility=hidden -MMD -MP $(WARN) $(SAN) $(WERROR)
+CFLAGS  += -std=c11 $(OPT) -g -fno-math-errno -ffp-contract=off -fopenmp-simd -fvisibility=hidden -MMD -MP $(WARN) $(SAN) $(WERROR)
 PKGC    = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKGL    = $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 LIBS    = $(PKGL) -llapacke -lopenblas -lm -ldl -lpthread
