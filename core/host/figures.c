@@ -82,13 +82,18 @@ static sd_status titles(sd_plot *p, const char *title, const char *sub, double l
     sd_status st = cut.failed || q.failed || qs.failed
                        ? sd_fail(err, SD_ENOMEM, "out of memory for a title")
                        : SD_OK;
+    /* Only here does text of others enter a script: gnuplot reads braces and quotes inside a {
+     * block } in its own way, so never there. */
     if (st == SD_OK)
-        st = sd_plot_cmd(p, err,
-                         "if (sd_dumb) { set label 1 %s at screen 0.5, screen 0.98 center } else { "
-                         "set label 1 %s at screen %g, screen 0.945 left font ',15' tc rgb '" INK
-                         "' front; set label 2 %s at screen %g, screen 0.885 left font ',9.5' tc "
-                         "rgb '" GREY "' front }",
-                         q.p, q.p, left, qs.p, left);
+        st = sd_plot_cmd(p, err, "sd_title = %s\nsd_sub = %s", q.p, qs.p);
+    if (st == SD_OK)
+        st =
+            sd_plot_cmd(p, err,
+                        "if (sd_dumb) { set label 1 sd_title at screen 0.5, screen 0.98 center } "
+                        "else { set label 1 sd_title at screen %g, screen 0.945 left font ',15' tc "
+                        "rgb '" INK "' front; set label 2 sd_sub at screen %g, screen 0.885 left "
+                        "font ',9.5' tc rgb '" GREY "' front }",
+                        left, left);
     sd_buf_free(&cut);
     sd_buf_free(&q);
     sd_buf_free(&qs);

@@ -77,9 +77,12 @@ sd_status sd_plot_cmd(sd_plot *p, sd_err *err, const char *fmt, ...) {
 /* In single quotes gnuplot knows one escape, '' for a quote: back-quotes, backslashes and $ are
  * plain. Control bytes (a newline would end the command) become spaces. */
 void sd_plot_quote(sd_buf *out, const char *s) {
-    size_t n = strlen(s);
+    size_t n = strlen(s), lead = strspn(s, "'");
+    /* Its scanner takes '' at the very start for the empty string: leading quotes go apart. */
+    if (lead)
+        sd_buf_printf(out, "(\"%.*s\" . ", (int)lead, s);
     sd_buf_putc(out, '\'');
-    for (size_t i = 0; i < n;) {
+    for (size_t i = lead; i < n;) {
         uint32_t cp;
         size_t k = sd_utf8_next(s + i, n - i, &cp);
         if (k == 0) {
@@ -94,7 +97,7 @@ void sd_plot_quote(sd_buf *out, const char *s) {
         }
         i += k;
     }
-    sd_buf_putc(out, '\'');
+    sd_buf_puts(out, lead ? "')" : "'");
 }
 
 static data_file *new_data(sd_plot *p, const char *ext, size_t rows, size_t cols, char name[64],
@@ -229,12 +232,21 @@ static void manifest(const sd_plot *p, const target *t, const char *path, sd_buf
     sd_buf_puts(b, p->n_data ? "\n  ]\n}\n" : "]\n}\n");
 }
 
+/* Plain writing: a bundle is made anew each time, so nothing is gained by forcing it to the disk.
+ */
 static sd_status write_in(const char *dir, const char *name, const sd_buf *b, sd_err *err) {
     SD_TRY(sd_buf_status(b, err));
     char *path = sd_path_join(dir, name, err);
     if (!path)
         return SD_ENOMEM;
-    sd_status st = sd_write_file(path, b->p ? b->p : "", b->n, err);
+    FILE *f = fopen(path, "wbe");
+    bool ok = f && (b->n == 0 || fwrite(b->p, 1, b->n, f) == b->n);
+    int e = errno;
+    if (f && fclose(f) != 0 && ok) {
+        ok = false;
+        e = errno;
+    }
+    sd_status st = ok ? SD_OK : sd_fail(err, SD_EWRITE, "%s: %s", path, strerror(e));
     sd_free(path);
     return st;
 }

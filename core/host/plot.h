@@ -18,7 +18,8 @@ void sd_plot_size(sd_plot *p, int width, int height);
 /* Appends a gnuplot command line of ours (never user text). The variable sd_dumb is 1 in
  * the character terminal and 0 elsewhere; sd_ascii too when it may not colour. */
 sd_status sd_plot_cmd(sd_plot *p, sd_err *err, const char *fmt, ...) SD_PRINTF(3, 4);
-/* Single-quoted gnuplot string of any bytes. */
+/* gnuplot string expression of any bytes, single-quoted. Set a variable to it (`x = '…'`) and use
+ * that: inside a { block } gnuplot reads quotes in its own way. */
 void sd_plot_quote(sd_buf *out, const char *s);
 /* Adds a data file to the bundle: text columns (row-major n×cols doubles, non-finite written as
  * "nan" and counted), or a binary f32 matrix for `image`. Returns its quoted relative name. */

@@ -95,6 +95,9 @@ static const char *const hostile[] = {
     "\\",
     "\\'",
     "''",
+    "'",
+    "'; print 'x",
+    "\"; system(\"touch PWNED\"); \"",
     "@macro $var ${x}",
     "#comment",
     "\x01\x02\x1b[31m",
@@ -112,6 +115,7 @@ static void test_quote(void **state) {
         {"a`b", "'a`b'"},           {"a\nb\tc", "'a b c'"},
         {"\xff", "'\xEF\xBF\xBD'"}, {"", "''"},
         {"\\n$x", "'\\n$x'"},       {"λ", "'λ'"},
+        {"'a'", "(\"'\" . 'a''')"},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         sd_buf b = {0};
