@@ -274,7 +274,8 @@ void sd_lua_bind_ops(lua_State *L) {
     lua_getfield(L, LUA_REGISTRYINDEX, "sd_bound");   /* 2: name → function */
     lua_getfield(L, LUA_REGISTRYINDEX, "sd_docs");    /* 3 */
     lua_getfield(L, LUA_REGISTRYINDEX, "sd_docs_of"); /* 4 */
-    int sd = top + 1, bound = top + 2, docs = top + 3, of = top + 4;
+    lua_getfield(L, top + 1, "plot");
+    int sd = top + 1, bound = top + 2, docs = top + 3, of = top + 4, plot = top + 5;
     for (lua_pushnil(L); lua_next(L, bound); lua_pop(L, 1)) {
         const char *name = lua_tostring(L, -2);
         if (sd_op_find(S->session, name))
@@ -283,6 +284,10 @@ void sd_lua_bind_ops(lua_State *L) {
         if (lua_rawequal(L, -1, -2)) {
             lua_pushnil(L);
             lua_setfield(L, sd, name);
+            if (strncmp(name, "plot_", 5) == 0) {
+                lua_pushnil(L);
+                lua_setfield(L, plot, name + 5);
+            }
         }
         lua_pop(L, 1);
         lua_pushnil(L);
@@ -303,6 +308,10 @@ void sd_lua_bind_ops(lua_State *L) {
         lua_pushvalue(L, -1);
         lua_pushstring(L, op->desc->name);
         lua_rawset(L, of);
+        if (strncmp(op->desc->name, "plot_", 5) == 0) { /* also plot.rank(...) */
+            lua_pushvalue(L, -1);
+            lua_setfield(L, plot, op->desc->name + 5);
+        }
         lua_setfield(L, sd, op->desc->name);
         lua_createtable(L, 0, 3);
         lua_pushliteral(L, "op");
@@ -393,5 +402,7 @@ void sd_lua_open_ops(lua_State *L) {
         {"op", op_table}, {"op_help", op_help}, {"op_names", op_names}, {NULL, NULL}};
     luaL_setfuncs(L, fns, 0);
     lua_pop(L, 1);
+    lua_newtable(L);
+    lua_setfield(L, -2, "plot");
     sd_lua_bind_ops(L);
 }
