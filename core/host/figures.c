@@ -239,16 +239,18 @@ sd_status sd_figure_rank(const sd_table *t, const char *column, const char *titl
     if (st == SD_OK)
         st = sd_plot_cmd(
             p, err,
-            "if (sd_dumb) { set tmargin 2; set key bmargin center horizontal } else {\n"
+            "if (sd_dumb) { set tmargin 3; set key tmargin center horizontal } else {\n"
             "set lmargin at screen 0.085; set rmargin at screen 0.975\n"
             "set tmargin at screen 0.835; set bmargin at screen 0.2\n"
             "set key at screen 0.53, screen 0.045 center bottom horizontal maxrows 1 Left reverse "
-            "samplen 2.2 width -1 tc rgb '#333333' font ',10' }\n"
+            "samplen 2.2 width -5 tc rgb '#333333' font ',10' }\n"
             "set xrange [-0.5:%g]\nset xtics %d\n"
             "set xlabel 'layer' tc rgb '#333333' offset 0,0.4\n"
             "set ylabel 'effective rank (%s)' tc rgb '#333333' offset 0.8,0\n"
             "if (sd_dumb) { set xlabel 'layer' tc default; set ylabel 'rank' tc default }\n"
-            "set yrange [%g:%g] noextend",
+            "set yrange [%g:%g] noextend\n"
+            "if (!sd_dumb) { set label 3 'minimal rank: up to 3' at graph 0.995, first 3 right "
+            "offset 0,0.5 font ',8' tc rgb '#999999' front }",
             top + 0.5,
             top < 20   ? 1
             : top < 50 ? 4
@@ -270,7 +272,7 @@ sd_status sd_figure_rank(const sd_table *t, const char *column, const char *titl
     }
     if (has_null) {
         sd_buf_printf(&full, "%s%s u 1:3 w lines dt 2 lw 1.2 lc rgb '" GREY "' t 'null'", sep, fl);
-        sd_buf_printf(&dumb, "plot %s u 1:3 w linespoints pt 'o' lc rgb '#bbbbbb' t 'null'", fl);
+        sd_buf_printf(&dumb, "plot %s u 1:3 w linespoints pt 'o' lc rgb '#bbbbbb' t 'null '", fl);
         sep = ", ";
     }
     sd_buf_printf(&full, "%s3 w lines dt 3 lw 1 lc rgb '#999999' notitle", sep);
@@ -285,12 +287,12 @@ sd_status sd_figure_rank(const sd_table *t, const char *column, const char *titl
                       ", %s u 1:6 w linespoints pt 6 ps 1.1 lw 1.4 lc rgb '" VERMILLION
                       "' t 'centred'",
                       fl);
-        sd_buf_printf(&dumb, "%s%s u 1:6 w linespoints pt 'c' lc rgb '" VERMILLION "' t 'centred'",
+        sd_buf_printf(&dumb, "%s%s u 1:6 w linespoints pt 'c' lc rgb '" VERMILLION "' t 'centred '",
                       dumb.n ? ", " : "plot ", fl);
     }
     sd_buf_printf(&full, ", %s u 1:2 w linespoints pt 7 ps 1.2 lw 2 lc rgb '" BLUE "' t '%s'", fl,
                   per_head ? "median over heads" : "median");
-    sd_buf_printf(&dumb, "%s%s u 1:2 w linespoints pt '*' lc rgb '#3399dd' t 'median'",
+    sd_buf_printf(&dumb, "%s%s u 1:2 w linespoints pt '*' lc rgb '#3399dd' t 'median '",
                   dumb.n ? ", " : "plot ", fl);
     if (st == SD_OK)
         st = dumb.failed || full.failed ? sd_fail(err, SD_ENOMEM, "out of memory for a figure")
@@ -385,13 +387,13 @@ sd_status sd_figure_spectrum(const sd_table *t, int layer, int head, const char 
     if (st == SD_OK)
         st = sd_plot_cmd(p, err, "set multiplot\nunset key");
     if (st == SD_OK)
-        st = titles(p, text.p, sub.p, 0.075, err);
-    /* Both panels stand 0.62 of the height tall; the right one is square on the page. */
+        st = titles(p, text.p, sub.p, 0.08, err);
+    /* The right panel is square on the page: 0.354 of 960 by 0.68 of 500. */
     if (st == SD_OK)
         st = sd_plot_cmd(
             p, err,
             "if (sd_dumb) { set lmargin at screen 0.12; set rmargin at screen 0.46; set tmargin at "
-            "screen 0.88; set bmargin at screen 0.18 } else { set lmargin at screen 0.075; set "
+            "screen 0.88; set bmargin at screen 0.18 } else { set lmargin at screen 0.08; set "
             "rmargin at screen %g; set tmargin at screen 0.82; set bmargin at screen 0.14 }\n"
             "set logscale y 10\nset format y '%s'\nset yrange [%g:1.6]\nset xrange [0:%zu]\n"
             "set xlabel 'plane' tc rgb '#333333' offset 0,0.4\n"
@@ -400,15 +402,15 @@ sd_status sd_figure_spectrum(const sd_table *t, int layer, int head, const char 
             "plot %s u 1:2 w impulses lw 1 lc rgb '#9cc7e0', '' u 1:2 w points pt sd_dumb ? 'o' : "
             "7 "
             "ps 0.75 lc rgb '" BLUE "'",
-            lambda ? 0.55 : 0.975, "%g", floor_ > 0.09 ? 0.05 : pow(10, floor(log10(floor_))),
+            lambda ? 0.535 : 0.975, "%g", floor_ > 0.09 ? 0.05 : pow(10, floor(log10(floor_))),
             n + 1, fs);
     if (st == SD_OK && lambda)
         st = sd_plot_cmd(
             p, err,
             "unset label\nunset logscale y\nset format y '%s'\n"
             "if (sd_dumb) { set lmargin at screen 0.62; set rmargin at screen 0.97 } else { set "
-            "lmargin at screen 0.648; set rmargin at screen 0.965; set tmargin at screen 0.79; set "
-            "bmargin at screen 0.182 }\n"
+            "lmargin at screen 0.625; set rmargin at screen 0.979; set tmargin at screen 0.82; set "
+            "bmargin at screen 0.14 }\n"
             "set xrange [-1.15:1.15]\nset yrange [-1.15:1.15]\n"
             "set xtics -1,0.5,1\nset ytics -1,0.5,1\n"
             "set grid xtics ytics lt 1 lc rgb '#e6e6e6' lw 0.5 back\n"

@@ -389,6 +389,33 @@ static sd_status run_gnuplot(const char *dir, const target *t, sd_buf *bytes, sd
     return st;
 }
 
+/* The character terminal's drawing without its form feed, and without the blanks that pad lines and
+ * page. */
+static void put_text(sd_buf *out, const char *p, size_t n) {
+    const char *end = p + n;
+    size_t blank = 0;
+    bool begun = false;
+    while (p < end) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        const char *next = nl ? nl + 1 : end, *e = nl ? nl : end;
+        while (p < e && *p == '\f')
+            p++;
+        while (e > p && (e[-1] == ' ' || e[-1] == '\f'))
+            e--;
+        if (e == p) {
+            blank++;
+        } else {
+            for (; begun && blank; blank--)
+                sd_buf_putc(out, '\n');
+            blank = 0;
+            begun = true;
+            sd_buf_put(out, p, (size_t)(e - p));
+            sd_buf_putc(out, '\n');
+        }
+        p = next;
+    }
+}
+
 static const char *kind_of(const char *path) {
     const char *dot = strrchr(sd_path_base(path), '.');
     static const char *const kinds[] = {"png", "svg", "pdf", "txt"};
@@ -425,8 +452,12 @@ sd_status sd_plot_file(sd_plot *p, const char *path, const sd_run *run, sd_err *
     if (st == SD_OK)
         st = run_gnuplot(dir.p, &t, &bytes, err);
     if (st == SD_OK && strcmp(t.kind, "txt") == 0) {
-        const char *s = bytes.p + (bytes.p[0] == '\f');
-        st = sd_write_file(path, s, bytes.n - (size_t)(s - bytes.p), err);
+        sd_buf text = {0};
+        put_text(&text, bytes.p, bytes.n);
+        st = sd_buf_status(&text, err);
+        if (st == SD_OK)
+            st = sd_write_file(path, text.p, text.n, err);
+        sd_buf_free(&text);
     } else if (st == SD_OK) {
         char name[16];
         snprintf(name, sizeof name, "fig.%s", t.kind);
@@ -474,13 +505,7 @@ sd_status sd_plot_text(sd_plot *p, int cols, int rows, const sd_run *run, sd_buf
     clean_bundle(dir.p);
     rmdir(dir.p);
     if (st == SD_OK) {
-        const char *s = bytes.p, *end = bytes.p + bytes.n;
-        while (s < end && (*s == '\f' || *s == '\n'))
-            s++;
-        while (end > s && (end[-1] == '\n' || end[-1] == ' ' || end[-1] == '\f'))
-            end--;
-        sd_buf_put(out, s, (size_t)(end - s));
-        sd_buf_putc(out, '\n');
+        put_text(out, bytes.p, bytes.n);
         st = sd_buf_status(out, err);
     }
     if (st == SD_OK && p->nonfinite)
