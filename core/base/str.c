@@ -34,9 +34,13 @@ void sd_buf_put(sd_buf *b, const void *bytes, size_t n) {
     b->p[b->n] = '\0';
 }
 
-void sd_buf_puts(sd_buf *b, const char *s) { sd_buf_put(b, s, strlen(s)); }
+void sd_buf_puts(sd_buf *b, const char *s) {
+    sd_buf_put(b, s, strlen(s));
+}
 
-void sd_buf_putc(sd_buf *b, char c) { sd_buf_put(b, &c, 1); }
+void sd_buf_putc(sd_buf *b, char c) {
+    sd_buf_put(b, &c, 1);
+}
 
 void sd_buf_vprintf(sd_buf *b, const char *fmt, va_list ap) {
     va_list again;
@@ -74,20 +78,48 @@ void sd_buf_free(sd_buf *b) {
     memset(b, 0, sizeof *b);
 }
 
+/* A number as printf writes it, with the locale's decimal point put back to '.'. */
+static void put_number(sd_buf *b, const char *fmt, int digits, double x) {
+    if (!isfinite(x)) {
+        sd_buf_puts(b, isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+        return;
+    }
+    size_t start = b->n;
+    sd_buf_printf(b, fmt, digits, x);
+    const char *dp = localeconv()->decimal_point;
+    size_t dn = strlen(dp);
+    if (b->failed || (dn == 1 && *dp == '.') || dn == 0)
+        return;
+    char *at = strstr(b->p + start, dp);
+    if (at) {
+        *at = '.';
+        memmove(at + 1, at + dn, strlen(at + dn) + 1);
+        b->n -= dn - 1;
+    }
+}
+
+void sd_buf_double(sd_buf *b, double x, int digits) {
+    put_number(b, "%.*g", digits, x);
+}
+
+void sd_buf_fixed(sd_buf *b, double x, int decimals) {
+    put_number(b, "%.*f", decimals, x);
+}
+
 void sd_buf_json_double(sd_buf *b, double x) {
     if (!isfinite(x)) {
         sd_buf_puts(b, "null");
         return;
     }
     /* The shortest of %.15g … %.17g that reads back equal. */
-    char t[40];
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(t, sizeof t, "%.*g", digits, x);
+    size_t start = b->n;
+    for (int digits = 15; digits <= 17 && !b->failed; digits++) {
+        b->n = start;
+        sd_buf_double(b, x, digits);
         double back;
-        if (sd_parse_double(t, &back) && back == x)
+        if (!b->failed && sd_parse_double(b->p + start, &back) && back == x)
             break;
     }
-    sd_buf_puts(b, t);
 }
 
 void sd_buf_json_string(sd_buf *b, const char *s, size_t n) {

@@ -26,6 +26,10 @@ sd_status sd_buf_status(const sd_buf *b, sd_err *SD_NULLABLE err);
 void sd_buf_clear(sd_buf *b); /* keeps the memory */
 void sd_buf_free(sd_buf *b);
 
+/* %.<digits>g and %.<decimals>f with a decimal point whatever the locale; nan, inf, -inf. */
+void sd_buf_double(sd_buf *b, double x, int digits);
+void sd_buf_fixed(sd_buf *b, double x, int decimals);
+
 /* JSON text of a double: %.17g, and null for non-finite values; of a string: quoted, escaped,
  * invalid UTF-8 replaced by U+FFFD. */
 void sd_buf_json_double(sd_buf *b, double x);
