@@ -69,6 +69,24 @@ sd_status sdi_add_num(sd_table *t, const char *name, const char *suffix, bool wi
     return sd_table_add_column(t, full, SD_COL_NUM, text, wide, NULL, err);
 }
 
+bool sd_column_doc(const char *name, sd_buf *out) {
+    for (size_t i = 0; i < sizeof docs / sizeof *docs; i++) {
+        size_t n = strlen(docs[i].name);
+        if (strncmp(docs[i].name, name, n) != 0)
+            continue;
+        if (name[n] == 0) {
+            sd_buf_puts(out, docs[i].doc);
+            return true;
+        }
+        for (size_t k = 0; k < sizeof suffixes / sizeof *suffixes; k++)
+            if (!strcmp(suffixes[k].suffix, name + n)) {
+                sd_buf_printf(out, "%s%s", docs[i].doc, suffixes[k].doc);
+                return true;
+            }
+    }
+    return false;
+}
+
 void sdi_set(sd_table *t, int row, const char *name, const char *suffix, double v) {
     char full[64];
     snprintf(full, sizeof full, "%s%s", name, suffix ? suffix : "");

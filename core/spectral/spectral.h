@@ -147,4 +147,7 @@ sd_status sd_whitened_planes(size_t d, const double *gram, double cutoff, size_t
                              double *sigma, double *SD_NULLABLE a, double *SD_NULLABLE b,
                              size_t *SD_NULLABLE rank, sd_err *err);
 
+/* One line on an analysis column ("pr", "phi_null", ...), appended; false when there is none. */
+bool sd_column_doc(const char *name, sd_buf *out);
+
 #endif
