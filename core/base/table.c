@@ -1,6 +1,7 @@
 #include "base/table.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,16 +9,18 @@
 
 #include "base/mem.h"
 
+enum { DEFAULT_WIDTH = 80, DIGITS = 4, GAP = 2, CELL_MAX = 48 };
+
 typedef struct cell {
     bool set;
     union {
         int64_t i;
-        double f;
+        double d;
         char *s;
         struct {
-            double *v;
+            double *p;
             size_t n;
-        } vec;
+        } v;
     } u;
 } cell;
 
@@ -25,15 +28,17 @@ typedef struct column {
     char *name, *doc;
     sd_col_kind kind;
     bool wide;
+    cell *cells;
+    size_t cap;
 } column;
 
-typedef struct entry {
+typedef struct meta {
     char *name, *str; /* str NULL: a number */
     double num;
-} entry;
+} meta;
 
 typedef struct lines {
-    char **v;
+    char **p;
     size_t n, cap;
 } lines;
 
@@ -41,12 +46,11 @@ struct sd_table {
     atomic_int refs;
     char *kind;
     column *cols;
-    size_t n_cols, cap_cols;
-    cell **rows; /* each of n_cols cells at the time of adding; columns come before rows */
-    size_t n_rows, cap_rows;
+    size_t ncols, cap_cols;
+    int nrows;
     lines heading, notes;
-    entry *meta;
-    size_t n_meta, cap_meta;
+    meta *meta;
+    size_t nmeta, cap_meta;
 };
 
 sd_table *sd_table_new(const char *kind, sd_err *err) {
@@ -67,35 +71,39 @@ sd_table *sd_table_ref(sd_table *t) {
     return t;
 }
 
+static void clear_cell(sd_col_kind kind, cell *c) {
+    if (c->set && kind == SD_COL_STR)
+        sd_free(c->u.s);
+    if (c->set && kind == SD_COL_VEC)
+        sd_free(c->u.v.p);
+    c->set = false;
+}
+
+static void free_lines(lines *l) {
+    for (size_t i = 0; i < l->n; i++)
+        sd_free(l->p[i]);
+    sd_free(l->p);
+}
+
 void sd_table_unref(sd_table *t) {
     if (!t || atomic_fetch_sub(&t->refs, 1) != 1)
         return;
-    for (size_t r = 0; r < t->n_rows; r++) {
-        for (size_t c = 0; c < t->n_cols; c++) {
-            if (t->cols[c].kind == SD_COL_STR)
-                sd_free(t->rows[r][c].u.s);
-            else if (t->cols[c].kind == SD_COL_VEC)
-                sd_free(t->rows[r][c].u.vec.v);
-        }
-        sd_free(t->rows[r]);
+    for (size_t c = 0; c < t->ncols; c++) {
+        column *k = &t->cols[c];
+        for (int r = 0; r < t->nrows; r++)
+            clear_cell(k->kind, &k->cells[r]);
+        sd_free(k->cells);
+        sd_free(k->name);
+        sd_free(k->doc);
     }
-    sd_free(t->rows);
-    for (size_t c = 0; c < t->n_cols; c++) {
-        sd_free(t->cols[c].name);
-        sd_free(t->cols[c].doc);
-    }
-    sd_free(t->cols);
-    for (size_t i = 0; i < t->heading.n; i++)
-        sd_free(t->heading.v[i]);
-    for (size_t i = 0; i < t->notes.n; i++)
-        sd_free(t->notes.v[i]);
-    sd_free(t->heading.v);
-    sd_free(t->notes.v);
-    for (size_t i = 0; i < t->n_meta; i++) {
+    for (size_t i = 0; i < t->nmeta; i++) {
         sd_free(t->meta[i].name);
         sd_free(t->meta[i].str);
     }
+    free_lines(&t->heading);
+    free_lines(&t->notes);
     sd_free(t->meta);
+    sd_free(t->cols);
     sd_free(t->kind);
     sd_free(t);
 }
@@ -104,15 +112,15 @@ static sd_status add_line(lines *l, sd_err *err, const char *fmt, va_list ap) {
     sd_buf b = {0};
     sd_buf_vprintf(&b, fmt, ap);
     sd_status st = sd_buf_status(&b, err);
-    void *v = l->v;
+    void *p = l->p;
     if (st == SD_OK)
-        st = sd_grow(&v, &l->cap, l->n + 1, sizeof(char *), err);
-    l->v = v;
+        st = sd_grow(&p, &l->cap, l->n + 1, sizeof *l->p, err);
     if (st != SD_OK) {
         sd_buf_free(&b);
         return st;
     }
-    l->v[l->n++] = b.p;
+    l->p = p;
+    l->p[l->n++] = b.p;
     return SD_OK;
 }
 
@@ -132,161 +140,223 @@ sd_status sd_table_note(sd_table *t, sd_err *err, const char *fmt, ...) {
     return st;
 }
 
-static sd_status add_meta(sd_table *t, const char *name, const char *str, double num, sd_err *err) {
-    void *v = t->meta;
-    SD_TRY(sd_grow(&v, &t->cap_meta, t->n_meta + 1, sizeof(entry), err));
-    t->meta = v;
-    entry e = {sd_strdup(name, err), str ? sd_strdup(str, err) : NULL, num};
-    if (!e.name || (str && !e.str)) {
-        sd_free(e.name);
-        sd_free(e.str);
+/* A name given again replaces the entry. */
+static sd_status set_meta(sd_table *t, const char *name, const char *str, double num, sd_err *err) {
+    char *s = NULL;
+    if (str && !(s = sd_strdup(str, err)))
+        return SD_ENOMEM;
+    for (size_t i = 0; i < t->nmeta; i++)
+        if (strcmp(t->meta[i].name, name) == 0) {
+            sd_free(t->meta[i].str);
+            t->meta[i].str = s;
+            t->meta[i].num = num;
+            return SD_OK;
+        }
+    char *key = sd_strdup(name, err);
+    void *p = t->meta;
+    if (!key || sd_grow(&p, &t->cap_meta, t->nmeta + 1, sizeof *t->meta, err) != SD_OK) {
+        sd_free(key);
+        sd_free(s);
         return SD_ENOMEM;
     }
-    t->meta[t->n_meta++] = e;
+    t->meta = p;
+    t->meta[t->nmeta++] = (meta){key, s, num};
     return SD_OK;
 }
 
 sd_status sd_table_meta_str(sd_table *t, const char *name, const char *value, sd_err *err) {
-    return add_meta(t, name, value, 0.0, err);
+    return set_meta(t, name, value, 0, err);
 }
 
 sd_status sd_table_meta_num(sd_table *t, const char *name, double value, sd_err *err) {
-    return add_meta(t, name, NULL, value, err);
+    return set_meta(t, name, NULL, value, err);
+}
+
+static sd_status grow_cells(column *k, int rows, sd_err *err) {
+    void *p = k->cells;
+    SD_TRY(sd_grow(&p, &k->cap, (size_t)rows, sizeof(cell), err));
+    k->cells = p;
+    return SD_OK;
 }
 
 sd_status sd_table_add_column(sd_table *t, const char *name, sd_col_kind kind, const char *doc,
                               bool wide, int *col, sd_err *err) {
-    assert(sd_table_find_col(t, name) < 0);
-    void *v = t->cols;
-    SD_TRY(sd_grow(&v, &t->cap_cols, t->n_cols + 1, sizeof(column), err));
-    t->cols = v;
-    /* Rows made before get the new column's empty cell. */
-    for (size_t r = 0; r < t->n_rows; r++) {
-        cell *c = sd_alloc(t->n_cols + 1, sizeof *c, err);
-        if (!c)
-            return SD_ENOMEM;
-        memcpy(c, t->rows[r], t->n_cols * sizeof *c);
-        sd_free(t->rows[r]);
-        t->rows[r] = c;
-    }
-    column c = {sd_strdup(name, err), sd_strdup(doc ? doc : "", err), kind, wide};
-    if (!c.name || !c.doc) {
-        sd_free(c.name);
-        sd_free(c.doc);
+    if (sd_table_find_col(t, name) >= 0)
+        return sd_fail(err, SD_EINVAL, "column %s is there already", name);
+    void *p = t->cols;
+    SD_TRY(sd_grow(&p, &t->cap_cols, t->ncols + 1, sizeof *t->cols, err));
+    t->cols = p;
+    column k = {.kind = kind, .wide = wide};
+    k.name = sd_strdup(name, err);
+    k.doc = sd_strdup(doc ? doc : "", err);
+    if (!k.name || !k.doc || (t->nrows > 0 && grow_cells(&k, t->nrows, err) != SD_OK)) {
+        sd_free(k.name);
+        sd_free(k.doc);
         return SD_ENOMEM;
     }
+    for (int r = 0; r < t->nrows; r++)
+        k.cells[r].set = false;
     if (col)
-        *col = (int)t->n_cols;
-    t->cols[t->n_cols++] = c;
+        *col = (int)t->ncols;
+    t->cols[t->ncols++] = k;
     return SD_OK;
 }
 
 sd_status sd_table_add_row(sd_table *t, int *row, sd_err *err) {
-    void *v = t->rows;
-    SD_TRY(sd_grow(&v, &t->cap_rows, t->n_rows + 1, sizeof(cell *), err));
-    t->rows = v;
-    cell *c = sd_alloc(t->n_cols ? t->n_cols : 1, sizeof *c, err);
-    if (!c)
-        return SD_ENOMEM;
+    if (t->nrows == INT32_MAX)
+        return sd_fail(err, SD_EINVAL, "too many rows");
+    for (size_t c = 0; c < t->ncols; c++)
+        SD_TRY(grow_cells(&t->cols[c], t->nrows + 1, err));
+    for (size_t c = 0; c < t->ncols; c++)
+        t->cols[c].cells[t->nrows].set = false;
     if (row)
-        *row = (int)t->n_rows;
-    t->rows[t->n_rows++] = c;
+        *row = t->nrows;
+    t->nrows++;
     return SD_OK;
 }
 
-static cell *at(const sd_table *t, int row, const char *col, sd_col_kind kind) {
+static cell *cell_of(sd_table *t, int row, const char *col, sd_col_kind kind) {
     int c = sd_table_find_col(t, col);
-    assert(c >= 0 && t->cols[c].kind == kind && row >= 0 && (size_t)row < t->n_rows);
+    assert(c >= 0 && t->cols[c].kind == kind && row >= 0 && row < t->nrows);
     (void)kind;
-    return &t->rows[row][c];
+    return &t->cols[c].cells[row];
 }
 
 void sd_table_set_int(sd_table *t, int row, const char *col, int64_t v) {
-    cell *c = at(t, row, col, SD_COL_INT);
-    c->set = true;
-    c->u.i = v;
+    *cell_of(t, row, col, SD_COL_INT) = (cell){.set = true, .u.i = v};
 }
 
 void sd_table_set_num(sd_table *t, int row, const char *col, double v) {
-    cell *c = at(t, row, col, SD_COL_NUM);
-    c->set = true;
-    c->u.f = v;
+    *cell_of(t, row, col, SD_COL_NUM) = (cell){.set = true, .u.d = v};
 }
 
 sd_status sd_table_set_str(sd_table *t, int row, const char *col, const char *v, sd_err *err) {
-    cell *c = at(t, row, col, SD_COL_STR);
+    cell *c = cell_of(t, row, col, SD_COL_STR);
     char *s = sd_strdup(v, err);
     if (!s)
         return SD_ENOMEM;
-    sd_free(c->u.s);
-    c->u.s = s;
-    c->set = true;
+    clear_cell(SD_COL_STR, c);
+    *c = (cell){.set = true, .u.s = s};
     return SD_OK;
 }
 
 sd_status sd_table_set_vec(sd_table *t, int row, const char *col, const double *v, size_t n,
                            sd_err *err) {
-    cell *c = at(t, row, col, SD_COL_VEC);
-    double *d = sd_alloc_raw(n, sizeof *d, err);
-    if (!d)
+    cell *c = cell_of(t, row, col, SD_COL_VEC);
+    double *p = sd_alloc_raw(n, sizeof *p, err);
+    if (!p)
         return SD_ENOMEM;
     if (n)
-        memcpy(d, v, n * sizeof *d);
-    sd_free(c->u.vec.v);
-    c->u.vec.v = d;
-    c->u.vec.n = n;
-    c->set = true;
+        memcpy(p, v, n * sizeof *p);
+    clear_cell(SD_COL_VEC, c);
+    *c = (cell){.set = true, .u.v = {p, n}};
     return SD_OK;
 }
 
-const char *sd_table_kind(const sd_table *t) { return t->kind; }
-int sd_table_rows(const sd_table *t) { return (int)t->n_rows; }
-int sd_table_cols(const sd_table *t) { return (int)t->n_cols; }
+const char *sd_table_kind(const sd_table *t) {
+    return t->kind;
+}
+
+int sd_table_rows(const sd_table *t) {
+    return t->nrows;
+}
+
+int sd_table_cols(const sd_table *t) {
+    return (int)t->ncols;
+}
 
 int sd_table_find_col(const sd_table *t, const char *name) {
-    for (size_t i = 0; i < t->n_cols; i++)
-        if (strcmp(t->cols[i].name, name) == 0)
-            return (int)i;
+    for (size_t c = 0; c < t->ncols; c++)
+        if (strcmp(t->cols[c].name, name) == 0)
+            return (int)c;
     return -1;
 }
 
-const char *sd_table_col_name(const sd_table *t, int col) { return t->cols[col].name; }
-const char *sd_table_col_doc(const sd_table *t, int col) { return t->cols[col].doc; }
-sd_col_kind sd_table_col_kind(const sd_table *t, int col) { return t->cols[col].kind; }
-bool sd_table_col_wide(const sd_table *t, int col) { return t->cols[col].wide; }
-bool sd_table_has(const sd_table *t, int row, int col) { return t->rows[row][col].set; }
-int64_t sd_table_int(const sd_table *t, int row, int col) { return t->rows[row][col].u.i; }
+static const column *col_at(const sd_table *t, int col) {
+    assert(col >= 0 && (size_t)col < t->ncols);
+    return &t->cols[col];
+}
+
+const char *sd_table_col_name(const sd_table *t, int col) {
+    return col_at(t, col)->name;
+}
+
+const char *sd_table_col_doc(const sd_table *t, int col) {
+    return col_at(t, col)->doc;
+}
+
+sd_col_kind sd_table_col_kind(const sd_table *t, int col) {
+    return col_at(t, col)->kind;
+}
+
+bool sd_table_col_wide(const sd_table *t, int col) {
+    return col_at(t, col)->wide;
+}
+
+bool sd_table_has(const sd_table *t, int row, int col) {
+    assert(row >= 0 && row < t->nrows);
+    return col_at(t, col)->cells[row].set;
+}
+
+int64_t sd_table_int(const sd_table *t, int row, int col) {
+    assert(col_at(t, col)->kind == SD_COL_INT);
+    return sd_table_has(t, row, col) ? t->cols[col].cells[row].u.i : 0;
+}
 
 double sd_table_num(const sd_table *t, int row, int col) {
-    const cell *c = &t->rows[row][col];
-    return t->cols[col].kind == SD_COL_INT ? (double)c->u.i : c->u.f;
+    const column *k = col_at(t, col);
+    assert(k->kind == SD_COL_INT || k->kind == SD_COL_NUM);
+    if (!sd_table_has(t, row, col))
+        return NAN;
+    return k->kind == SD_COL_INT ? (double)k->cells[row].u.i : k->cells[row].u.d;
 }
 
 const char *sd_table_str(const sd_table *t, int row, int col) {
-    const char *s = t->rows[row][col].u.s;
-    return s ? s : "";
+    assert(col_at(t, col)->kind == SD_COL_STR);
+    return sd_table_has(t, row, col) ? t->cols[col].cells[row].u.s : NULL;
 }
 
 const double *sd_table_vec(const sd_table *t, int row, int col, size_t *n) {
-    *n = t->rows[row][col].u.vec.n;
-    return t->rows[row][col].u.vec.v;
+    assert(col_at(t, col)->kind == SD_COL_VEC);
+    bool has = sd_table_has(t, row, col);
+    *n = has ? t->cols[col].cells[row].u.v.n : 0;
+    return has ? t->cols[col].cells[row].u.v.p : NULL;
 }
 
 int sd_table_find_row(const sd_table *t, int layer, int head) {
-    int lc = sd_table_find_col(t, "layer"), hc = sd_table_find_col(t, "head");
-    if (lc < 0 || (head >= 0 && hc < 0))
+    int cl = sd_table_find_col(t, "layer"), ch = sd_table_find_col(t, "head");
+    if (cl < 0 || t->cols[cl].kind != SD_COL_INT ||
+        (head >= 0 && (ch < 0 || t->cols[ch].kind != SD_COL_INT)))
         return -1;
-    for (int r = 0; r < (int)t->n_rows; r++)
-        if (sd_table_int(t, r, lc) == layer && (head < 0 || sd_table_int(t, r, hc) == head))
+    for (int r = 0; r < t->nrows; r++) {
+        const cell *l = &t->cols[cl].cells[r];
+        if (!l->set || l->u.i != layer)
+            continue;
+        if (head < 0 || (t->cols[ch].cells[r].set && t->cols[ch].cells[r].u.i == head))
             return r;
+    }
     return -1;
 }
 
-size_t sd_table_n_heading(const sd_table *t) { return t->heading.n; }
-const char *sd_table_heading_at(const sd_table *t, size_t i) { return t->heading.v[i]; }
-size_t sd_table_n_notes(const sd_table *t) { return t->notes.n; }
-const char *sd_table_note_at(const sd_table *t, size_t i) { return t->notes.v[i]; }
-size_t sd_table_n_meta(const sd_table *t) { return t->n_meta; }
+size_t sd_table_n_heading(const sd_table *t) {
+    return t->heading.n;
+}
+
+const char *sd_table_heading_at(const sd_table *t, size_t i) {
+    return t->heading.p[i];
+}
+
+size_t sd_table_n_notes(const sd_table *t) {
+    return t->notes.n;
+}
+
+const char *sd_table_note_at(const sd_table *t, size_t i) {
+    return t->notes.p[i];
+}
+
+size_t sd_table_n_meta(const sd_table *t) {
+    return t->nmeta;
+}
 
 const char *sd_table_meta_at(const sd_table *t, size_t i, const char **str, double *num) {
     *str = t->meta[i].str;
@@ -294,225 +364,314 @@ const char *sd_table_meta_at(const sd_table *t, size_t i, const char **str, doub
     return t->meta[i].name;
 }
 
-/* ---- printing --------------------------------------------------------------------------------- */
+/* ---- print ---------------------------------------------------------------------------------- */
 
-/* Columns on a terminal: one a code point, none for combining marks and joiners, two for the wide
- * East Asian blocks. Enough for names in tables. */
-static size_t display_width(const char *s) {
-    size_t w = 0;
-    for (size_t n = strlen(s), k; n; s += k, n -= k) {
-        uint32_t c;
-        k = sd_utf8_next(s, n, &c);
-        if (k == 0) {
-            k = 1;
-            w++;
-        } else if ((c >= 0x300 && c < 0x370) || (c >= 0x200B && c < 0x2010) ||
-                   (c >= 0xFE00 && c < 0xFE10)) {
+/* Columns a code point takes on a terminal: 0 for combining marks, 2 for East Asian wide ones. */
+static int cp_width(uint32_t c) {
+    static const uint32_t zero[][2] = {
+        {0x300, 0x36F}, {0x200B, 0x200F}, {0x20D0, 0x20FF}, {0xFE00, 0xFE0F}, {0xFE20, 0xFE2F}};
+    static const uint32_t two[][2] = {{0x1100, 0x115F},   {0x2E80, 0x303E},  {0x3041, 0xA4CF},
+                                      {0xAC00, 0xD7A3},   {0xF900, 0xFAFF},  {0xFE30, 0xFE6F},
+                                      {0xFF00, 0xFF60},   {0xFFE0, 0xFFE6},  {0x1F300, 0x1F64F},
+                                      {0x1F900, 0x1F9FF}, {0x20000, 0x3FFFD}};
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
+        if (c >= zero[i][0] && c <= zero[i][1])
+            return 0;
+    for (size_t i = 0; i < sizeof two / sizeof *two; i++)
+        if (c >= two[i][0] && c <= two[i][1])
+            return 2;
+    return 1;
+}
+
+/* Appends s with control bytes and invalid UTF-8 escaped, cut to `max` columns with "…" when it is
+ * longer. Returns the columns used; out may be NULL to measure. */
+static int put_text(sd_buf *out, const char *s, int max) {
+    size_t n = strlen(s);
+    for (int pass = 0;; pass++) {
+        int room = pass == 0 ? max : max - 1, used = 0;
+        size_t start = out ? out->n : 0, i = 0;
+        while (i < n) {
+            char esc[8];
+            uint32_t cp;
+            size_t k = sd_utf8_next(s + i, n - i, &cp);
+            const char *piece = s + i;
+            size_t len = k;
+            int w;
+            if (k == 0 || cp < 0x20 || (cp >= 0x7F && cp < 0xA0)) {
+                unsigned char c = (unsigned char)s[i];
+                if (k == 2) /* C1 controls */
+                    snprintf(esc, sizeof esc, "\\u%04x", (unsigned)cp);
+                else if (c == '\n' || c == '\t' || c == '\r')
+                    snprintf(esc, sizeof esc, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+                else
+                    snprintf(esc, sizeof esc, "\\x%02x", (unsigned)c);
+                piece = esc;
+                len = strlen(esc);
+                w = (int)len;
+                k = k ? k : 1;
+            } else {
+                w = cp_width(cp);
+            }
+            if (used + w > room)
+                break;
+            if (out)
+                sd_buf_put(out, piece, len);
+            used += w;
+            i += k;
+        }
+        if (i == n)
+            return used;
+        if (pass == 1) {
+            if (out && max > 0)
+                sd_buf_puts(out, "…");
+            return max > 0 ? used + 1 : 0;
+        }
+        if (out && !out->failed) {
+            out->n = start;
+            if (out->p)
+                out->p[start] = '\0';
+        }
+    }
+}
+
+static void pad(sd_buf *out, int n) {
+    while (n-- > 0)
+        sd_buf_putc(out, ' ');
+}
+
+/* Decimals of a number column, so that its largest value shows DIGITS significant digits and all
+ * points stand under each other; -1: %g for each (huge, tiny or whole numbers). */
+static int column_decimals(const sd_table *t, const column *k) {
+    double top = 0;
+    bool whole = true;
+    for (int r = 0; r < t->nrows; r++) {
+        const cell *c = &k->cells[r];
+        if (!c->set || !isfinite(c->u.d))
             continue;
-        } else {
-            w += (c >= 0x1100 && c < 0x1160) || (c >= 0x2E80 && c < 0xA4D0) ||
-                         (c >= 0xAC00 && c < 0xD7A4) || (c >= 0xF900 && c < 0xFB00) ||
-                         (c >= 0xFE30 && c < 0xFE70) || (c >= 0xFF00 && c < 0xFF61) ||
-                         (c >= 0x1F300 && c < 0x1FA00)
-                     ? 2
-                     : 1;
-        }
+        top = fmax(top, fabs(c->u.d));
+        whole = whole && c->u.d == floor(c->u.d);
     }
-    return w;
+    if (top == 0 || top >= 1e7 || top < 1e-3)
+        return -1;
+    if (whole)
+        return 0;
+    int d = DIGITS - 1 - (int)floor(log10(top));
+    return d < 0 ? 0 : d;
 }
 
-/* Text safe for a terminal: control bytes and invalid UTF-8 as \xNN. */
-static void put_safe(sd_buf *b, const char *s) {
-    for (size_t n = strlen(s), k; n; s += k, n -= k) {
-        uint32_t c = 0;
-        k = sd_utf8_next(s, n, &c);
-        if (k == 0 || c < 0x20 || (c >= 0x7F && c < 0xA0)) {
-            for (size_t i = 0; i < (k ? k : 1); i++)
-                sd_buf_printf(b, "\\x%02X", (unsigned char)s[i]);
-            k = k ? k : 1;
-        } else {
-            sd_buf_put(b, s, k);
-        }
-    }
-}
-
-static void put_num(sd_buf *b, double x) {
-    char t[40];
-    double a = fabs(x);
-    if (isnan(x))
-        snprintf(t, sizeof t, "nan");
-    else if (isinf(x))
-        snprintf(t, sizeof t, x < 0 ? "-inf" : "inf");
-    else if (x == rint(x) && a < 1e6)
-        snprintf(t, sizeof t, "%.0f", x == 0.0 ? 0.0 : x);
-    else if (a >= 1e5 || a < 1e-3)
-        snprintf(t, sizeof t, "%.3g", x);
-    else if (a >= 100)
-        snprintf(t, sizeof t, "%.1f", x);
-    else if (a >= 10)
-        snprintf(t, sizeof t, "%.2f", x);
-    else
-        snprintf(t, sizeof t, "%.3f", x);
-    sd_buf_puts(b, t);
-}
-
-static void put_cell(sd_buf *b, const sd_table *t, size_t r, size_t c) {
-    const cell *x = &t->rows[r][c];
-    if (!x->set) {
+static void cell_text(const column *k, const cell *c, int decimals, sd_buf *b) {
+    if (!c->set) {
         sd_buf_puts(b, "–");
-        return;
-    }
-    switch (t->cols[c].kind) {
-    case SD_COL_INT: sd_buf_printf(b, "%lld", (long long)x->u.i); break;
-    case SD_COL_NUM: put_num(b, x->u.f); break;
-    case SD_COL_STR: put_safe(b, x->u.s); break;
-    case SD_COL_VEC: sd_buf_printf(b, "[%zu]", x->u.vec.n); break;
+    } else if (k->kind == SD_COL_INT) {
+        sd_buf_printf(b, "%" PRId64, c->u.i);
+    } else if (k->kind == SD_COL_STR) {
+        put_text(b, c->u.s, CELL_MAX);
+    } else if (!isfinite(c->u.d) || decimals < 0) {
+        sd_buf_double(b, c->u.d, DIGITS);
+    } else if (c->u.d != 0 && fabs(c->u.d) < pow(10, -decimals)) {
+        sd_buf_double(b, c->u.d, 2); /* would vanish among its column's decimals */
+    } else {
+        sd_buf_fixed(b, c->u.d, decimals);
     }
 }
 
-static void pad(sd_buf *b, size_t n) {
-    while (n--)
-        sd_buf_putc(b, ' ');
+/* A line of prose, broken at spaces to `width` columns. */
+static void put_wrapped(sd_buf *out, const char *s, int width) {
+    sd_buf line = {0}, word = {0};
+    int used = 0;
+    while (*s) {
+        const char *e = s + strcspn(s, " \n");
+        sd_buf_clear(&word);
+        sd_buf_put(&word, s, (size_t)(e - s));
+        int w = word.p ? put_text(NULL, word.p, INT32_MAX) : 0;
+        if (used > 0 && used + w > width) {
+            while (line.n > 0 && line.p[line.n - 1] == ' ')
+                line.p[--line.n] = '\0';
+            sd_buf_put(out, line.p, line.n);
+            sd_buf_putc(out, '\n');
+            sd_buf_clear(&line);
+            used = 0;
+        }
+        if (word.p)
+            used += put_text(&line, word.p, INT32_MAX);
+        s = e;
+        if (*s == ' ') {
+            sd_buf_putc(&line, ' ');
+            used++;
+            s++;
+        } else if (*s == '\n') {
+            sd_buf_put(out, line.p, line.n);
+            sd_buf_putc(out, '\n');
+            sd_buf_clear(&line);
+            used = 0;
+            s++;
+        }
+    }
+    sd_buf_put(out, line.p, line.n);
+    sd_buf_putc(out, '\n');
+    out->failed = out->failed || line.failed || word.failed;
+    sd_buf_free(&line);
+    sd_buf_free(&word);
+}
+
+/* The rows left out when only max_rows are shown: [*from, *to). */
+static void cut_rows(int rows, int max_rows, int *from, int *to) {
+    *from = *to = rows;
+    if (max_rows > 0 && rows > max_rows) {
+        *from = (max_rows + 1) / 2;
+        *to = rows - max_rows / 2;
+    }
+}
+
+static void print_row(const sd_table *t, int row, int width, const int *w, const bool *show,
+                      const int *decimals, sd_buf *text, sd_buf *out) {
+    bool first = true;
+    size_t last = t->ncols;
+    while (last > 0 && !show[last - 1])
+        last--;
+    for (size_t c = 0; c < last; c++) {
+        const column *k = &t->cols[c];
+        if (!show[c])
+            continue;
+        if (!first)
+            pad(out, GAP);
+        first = false;
+        sd_buf_clear(text);
+        if (row < 0)
+            sd_buf_puts(text, k->name);
+        else
+            cell_text(k, &k->cells[row], decimals[c], text);
+        const char *s = text->p ? text->p : "";
+        int cw = w[c] < width ? w[c] : width;
+        int used = put_text(NULL, s, cw);
+        if (k->kind != SD_COL_STR)
+            pad(out, cw - used);
+        put_text(out, s, cw);
+        if (k->kind == SD_COL_STR && c + 1 < last)
+            pad(out, cw - used);
+    }
+    sd_buf_putc(out, '\n');
 }
 
 sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out, sd_err *err) {
-    size_t room = width > 0 ? (size_t)width : 80, used = 0, hidden = 0;
-    sd_buf tmp = {0};
-    size_t *w = sd_alloc(t->n_cols + 1, sizeof *w, err);
-    bool *show = sd_alloc(t->n_cols + 1, sizeof *show, err);
+    if (width <= 0)
+        width = DEFAULT_WIDTH;
+    size_t n = t->ncols;
+    int *w = sd_alloc(2 * n, sizeof *w, err);
+    bool *show = sd_alloc(n, sizeof *show, err);
     if (!w || !show) {
         sd_free(w);
         sd_free(show);
         return SD_ENOMEM;
     }
-    size_t head = t->n_rows, tail = 0;
-    if (max_rows > 0 && t->n_rows > (size_t)max_rows) {
-        head = (size_t)(max_rows + 1) / 2;
-        tail = (size_t)max_rows - head;
-    }
-    for (size_t c = 0; c < t->n_cols; c++) {
-        w[c] = display_width(t->cols[c].name);
-        for (size_t r = 0; r < t->n_rows; r++) {
-            if (r >= head && r < t->n_rows - tail)
-                continue;
-            sd_buf_clear(&tmp);
-            put_cell(&tmp, t, r, c);
-            size_t k = tmp.p ? display_width(tmp.p) : 0;
-            if (k > w[c])
-                w[c] = k;
-        }
-    }
-    /* Narrow columns first, in order; then wide ones while there is room. The first column always
-     * shows, however narrow the terminal. */
-    for (int pass = 0; pass < 2; pass++)
-        for (size_t c = 0; c < t->n_cols; c++) {
-            if (t->cols[c].kind == SD_COL_VEC || show[c] || t->cols[c].wide != (pass == 1))
-                continue;
-            size_t need = w[c] + (used ? 2 : 0);
-            if (used && used + need > room)
-                continue;
-            show[c] = true;
-            used += need;
-        }
-    for (size_t c = 0; c < t->n_cols; c++)
-        hidden += !show[c] && t->cols[c].kind != SD_COL_VEC;
-    for (size_t i = 0; i < t->heading.n; i++) {
-        put_safe(out, t->heading.v[i]);
-        sd_buf_putc(out, '\n');
-    }
-    for (int row = -1; row < (int)t->n_rows; row++) {
-        size_t r = (size_t)row;
-        if (row >= 0 && r >= head && r < t->n_rows - tail) {
-            sd_buf_printf(out, "… %zu more rows\n", t->n_rows - tail - head);
-            row = (int)(t->n_rows - tail) - 1;
+    int *decimals = w + n;
+    sd_buf text = {0};
+    int from, to;
+    cut_rows(t->nrows, max_rows, &from, &to);
+    for (size_t c = 0; c < n; c++) {
+        const column *k = &t->cols[c];
+        if (k->kind == SD_COL_VEC)
             continue;
-        }
-        bool first = true;
-        size_t owed = 0; /* trailing blanks are not written */
-        for (size_t c = 0; c < t->n_cols; c++) {
-            if (!show[c])
+        decimals[c] = k->kind == SD_COL_NUM ? column_decimals(t, k) : 0;
+        w[c] = put_text(NULL, k->name, INT32_MAX);
+        for (int r = 0; r < t->nrows; r++) {
+            if (r >= from && r < to)
                 continue;
-            sd_buf_clear(&tmp);
-            if (row < 0)
-                sd_buf_puts(&tmp, t->cols[c].name);
-            else
-                put_cell(&tmp, t, r, c);
-            size_t k = tmp.p ? display_width(tmp.p) : 0;
-            bool left = t->cols[c].kind == SD_COL_STR;
-            pad(out, owed + (first ? 0 : 2) + (left ? 0 : w[c] - k));
-            sd_buf_put(out, tmp.p ? tmp.p : "", tmp.n);
-            owed = left ? w[c] - k : 0;
-            first = false;
+            sd_buf_clear(&text);
+            cell_text(k, &k->cells[r], decimals[c], &text);
+            int cw = text.p ? put_text(NULL, text.p, INT32_MAX) : 0;
+            w[c] = cw > w[c] ? cw : w[c];
         }
-        sd_buf_putc(out, '\n');
+    }
+    /* Plain columns first, in order; wide ones where there is room left. */
+    int used = 0, hidden = 0;
+    for (int wide = 0; wide < 2; wide++) {
+        bool full = false;
+        for (size_t c = 0; c < n; c++) {
+            if (t->cols[c].kind == SD_COL_VEC || t->cols[c].wide != (wide == 1))
+                continue;
+            int more = w[c] + (used ? GAP : 0);
+            if (full || (used && used + more > width)) {
+                full = true;
+                hidden++;
+                continue;
+            }
+            show[c] = true;
+            used += more;
+        }
+    }
+    for (size_t i = 0; i < t->heading.n; i++)
+        put_wrapped(out, t->heading.p[i], width);
+    if (used)
+        print_row(t, -1, width, w, show, decimals, &text, out);
+    for (int r = 0; r < t->nrows && used; r++) {
+        if (r == from) {
+            sd_buf_printf(out, "… %d more row%s\n", to - from, to - from == 1 ? "" : "s");
+            r = to;
+            if (r >= t->nrows)
+                break;
+        }
+        print_row(t, r, width, w, show, decimals, &text, out);
     }
     if (hidden) {
-        sd_buf_puts(out, "not shown:");
-        size_t line = 10;
-        for (size_t c = 0; c < t->n_cols; c++) {
-            if (show[c] || t->cols[c].kind == SD_COL_VEC)
-                continue;
-            size_t k = display_width(t->cols[c].name) + 1;
-            if (line + k > room) {
-                sd_buf_puts(out, "\n ");
-                line = 1;
-            }
-            sd_buf_printf(out, " %s", t->cols[c].name);
-            line += k;
-        }
-        sd_buf_putc(out, '\n');
+        sd_buf_clear(&text);
+        sd_buf_printf(&text, "… %d more column%s:", hidden, hidden == 1 ? "" : "s");
+        for (size_t c = 0; c < n; c++)
+            if (t->cols[c].kind != SD_COL_VEC && !show[c])
+                sd_buf_printf(&text, " %s", t->cols[c].name);
+        if (text.p)
+            put_wrapped(out, text.p, width);
     }
-    for (size_t i = 0; i < t->notes.n; i++) {
-        put_safe(out, t->notes.v[i]);
-        sd_buf_putc(out, '\n');
-    }
-    sd_status st = sd_buf_status(&tmp, err);
-    sd_buf_free(&tmp);
+    for (size_t i = 0; i < t->notes.n; i++)
+        put_wrapped(out, t->notes.p[i], width);
+    out->failed = out->failed || text.failed;
+    sd_buf_free(&text);
     sd_free(w);
     sd_free(show);
-    return st == SD_OK ? sd_buf_status(out, err) : st;
+    return sd_buf_status(out, err);
 }
 
-/* ---- machine forms ------------------------------------------------------------------------------ */
+/* ---- CSV and JSON --------------------------------------------------------------------------- */
 
-static void csv_string(sd_buf *b, const char *s) {
+static void csv_text(sd_buf *out, const char *s) {
     if (!strpbrk(s, ",\"\r\n")) {
-        sd_buf_puts(b, s);
+        sd_buf_puts(out, s);
         return;
     }
-    sd_buf_putc(b, '"');
+    sd_buf_putc(out, '"');
     for (; *s; s++) {
         if (*s == '"')
-            sd_buf_putc(b, '"');
-        sd_buf_putc(b, *s);
+            sd_buf_putc(out, '"');
+        sd_buf_putc(out, *s);
     }
-    sd_buf_putc(b, '"');
+    sd_buf_putc(out, '"');
 }
 
 sd_status sd_table_csv(const sd_table *t, sd_buf *out, sd_err *err) {
-    for (int row = -1; row < (int)t->n_rows; row++) {
+    for (int r = -1; r < t->nrows; r++) {
         bool first = true;
-        for (size_t c = 0; c < t->n_cols; c++) {
-            if (t->cols[c].kind == SD_COL_VEC)
+        for (size_t c = 0; c < t->ncols; c++) {
+            const column *k = &t->cols[c];
+            if (k->kind == SD_COL_VEC)
                 continue;
             if (!first)
                 sd_buf_putc(out, ',');
             first = false;
-            if (row < 0) {
-                csv_string(out, t->cols[c].name);
+            if (r < 0) {
+                csv_text(out, k->name);
                 continue;
             }
-            const cell *x = &t->rows[row][c];
+            const cell *x = &k->cells[r];
             if (!x->set)
                 continue;
-            if (t->cols[c].kind == SD_COL_INT)
-                sd_buf_printf(out, "%lld", (long long)x->u.i);
-            else if (t->cols[c].kind == SD_COL_STR)
-                csv_string(out, x->u.s);
-            else if (isfinite(x->u.f))
-                sd_buf_json_double(out, x->u.f);
+            if (k->kind == SD_COL_INT)
+                sd_buf_printf(out, "%" PRId64, x->u.i);
+            else if (k->kind == SD_COL_NUM)
+                sd_buf_double(out, x->u.d, 17);
+            else if (*x->u.s)
+                csv_text(out, x->u.s);
             else
-                sd_buf_puts(out, isnan(x->u.f) ? "nan" : x->u.f < 0 ? "-inf" : "inf");
+                sd_buf_puts(out, "\"\""); /* an empty string is not a missing one */
         }
         sd_buf_puts(out, "\r\n");
     }
@@ -521,39 +680,39 @@ sd_status sd_table_csv(const sd_table *t, sd_buf *out, sd_err *err) {
 
 sd_status sd_table_json(const sd_table *t, bool vectors, sd_buf *out, sd_err *err) {
     sd_buf_putc(out, '[');
-    for (size_t r = 0; r < t->n_rows; r++) {
+    for (int r = 0; r < t->nrows; r++) {
         sd_buf_puts(out, r ? ",\n {" : "{");
         bool first = true;
-        for (size_t c = 0; c < t->n_cols; c++) {
-            const cell *x = &t->rows[r][c];
-            if (t->cols[c].kind == SD_COL_VEC && !vectors)
+        for (size_t c = 0; c < t->ncols; c++) {
+            const column *k = &t->cols[c];
+            if (k->kind == SD_COL_VEC && !vectors)
                 continue;
             if (!first)
-                sd_buf_putc(out, ',');
+                sd_buf_puts(out, ", ");
             first = false;
-            sd_buf_json_string(out, t->cols[c].name, strlen(t->cols[c].name));
-            sd_buf_putc(out, ':');
+            sd_buf_json_string(out, k->name, strlen(k->name));
+            sd_buf_puts(out, ": ");
+            const cell *x = &k->cells[r];
             if (!x->set) {
                 sd_buf_puts(out, "null");
-                continue;
-            }
-            switch (t->cols[c].kind) {
-            case SD_COL_INT: sd_buf_printf(out, "%lld", (long long)x->u.i); break;
-            case SD_COL_NUM: sd_buf_json_double(out, x->u.f); break;
-            case SD_COL_STR: sd_buf_json_string(out, x->u.s, strlen(x->u.s)); break;
-            case SD_COL_VEC:
+            } else if (k->kind == SD_COL_INT) {
+                sd_buf_printf(out, "%" PRId64, x->u.i);
+            } else if (k->kind == SD_COL_NUM) {
+                sd_buf_json_double(out, x->u.d);
+            } else if (k->kind == SD_COL_STR) {
+                sd_buf_json_string(out, x->u.s, strlen(x->u.s));
+            } else {
                 sd_buf_putc(out, '[');
-                for (size_t i = 0; i < x->u.vec.n; i++) {
+                for (size_t i = 0; i < x->u.v.n; i++) {
                     if (i)
-                        sd_buf_putc(out, ',');
-                    sd_buf_json_double(out, x->u.vec.v[i]);
+                        sd_buf_puts(out, ", ");
+                    sd_buf_json_double(out, x->u.v.p[i]);
                 }
                 sd_buf_putc(out, ']');
-                break;
             }
         }
         sd_buf_putc(out, '}');
     }
-    sd_buf_puts(out, "]");
+    sd_buf_puts(out, "]\n");
     return sd_buf_status(out, err);
 }
