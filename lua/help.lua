@@ -155,11 +155,8 @@ local function about(v)
     if t == "function" then
         local name = docs_of[v]
         if name and docs[name] then return page(name) end
-        for k, f in pairs(internal.registry "sd_base") do
-            if rawequal(f, v) then
-                return k .. ": a function of Lua itself; see the Lua 5.4 manual"
-            end
-        end
+        local own = internal.show(v)
+        if own:match ": a function of Lua$" then return own .. " itself; see the Lua 5.4 manual" end
         return internal.show(v) .. "\n  a function without documentation"
     end
     local class = internal.class(v)

@@ -23,7 +23,18 @@ local function signature(f)
         return (doc.signature or name) .. "\n  " .. (doc.summary or "")
     end
     local i = getinfo(f, "Su")
-    if i.what == "C" then return tostring(f) end
+    if i.what == "C" then
+        local base = internal.registry "sd_base"
+        for k, v in next, base do
+            if v == f then return k .. ": a function of Lua" end
+            if type(v) == "table" and k ~= "_G" and k ~= "package" then
+                for k2, v2 in next, v do
+                    if v2 == f then return k .. "." .. k2 .. ": a function of Lua" end
+                end
+            end
+        end
+        return tostring(f)
+    end
     local args = {}
     for k = 1, i.nparams do args[k] = getlocal(f, k) end
     if i.isvararg then args[#args + 1] = "..." end

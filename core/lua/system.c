@@ -6,6 +6,7 @@
 #include "base/os.h"
 #include "lua/bind.h"
 #include "num/blas.h"
+#include "spectral/spectral.h"
 
 static sd_session *session(lua_State *L) {
     return sd_lua_get(L)->session;
@@ -214,6 +215,17 @@ static int in_class(lua_State *L) {
     return 0;
 }
 
+static int in_column(lua_State *L) {
+    sd_buf b = {0};
+    bool found = sd_column_doc(luaL_checkstring(L, 1), &b);
+    if (found && b.p)
+        lua_pushlstring(L, b.p, b.n);
+    else
+        lua_pushnil(L);
+    sd_buf_free(&b);
+    return 1;
+}
+
 static const sd_fn plugin_fns[] = {
     {"load", plugin_load, "plugin.load(file)", "Loads a plugin (.so) and binds its operations.",
      "A plugin is native code inside this process: load only what you trust. Loading is all or "
@@ -248,11 +260,11 @@ void sd_lua_open_system(lua_State *L) {
     lua_setfield(L, -2, "version");
 
     lua_newtable(L);
-    static const luaL_Reg internal[] = {{"fail", in_fail},   {"suggest", in_suggest},
-                                        {"size", in_size},   {"registry", in_registry},
-                                        {"doc", in_doc},     {"methods", in_methods},
-                                        {"write", in_write}, {"class", in_class},
-                                        {NULL, NULL}};
+    static const luaL_Reg internal[] = {{"fail", in_fail},     {"suggest", in_suggest},
+                                        {"size", in_size},     {"registry", in_registry},
+                                        {"doc", in_doc},       {"methods", in_methods},
+                                        {"write", in_write},   {"class", in_class},
+                                        {"column", in_column}, {NULL, NULL}};
     luaL_setfuncs(L, internal, 0);
     lua_setfield(L, LUA_REGISTRYINDEX, "sd_internal");
 }

@@ -6,6 +6,7 @@
 
 #include "base/os.h"
 #include "lua/bind.h"
+#include "spectral/spectral.h"
 
 static int close_table(lua_State *L) {
     sd_table **b = luaL_checkudata(L, 1, SD_MT_TABLE);
@@ -440,6 +441,150 @@ static int w_len(lua_State *L) {
     return 1;
 }
 
+/* ---- tables from Lua rows
+ * --------------------------------------------------------------------------- */
+
+/* Kind of column `name` over all rows: the narrowest that holds every value. */
+static int kind_of(lua_State *L, int rows, const char *name) {
+    int kind = -1;
+    lua_Integer n = (lua_Integer)lua_rawlen(L, rows);
+    for (lua_Integer i = 1; i <= n; i++) {
+        lua_rawgeti(L, rows, i);
+        int t = lua_getfield(L, -1, name), k = kind;
+        if (t == LUA_TNUMBER)
+            k = lua_isinteger(L, -1) ? SD_COL_INT : SD_COL_NUM;
+        else if (t == LUA_TSTRING || t == LUA_TBOOLEAN)
+            k = SD_COL_STR;
+        else if (t == LUA_TTABLE)
+            k = SD_COL_VEC;
+        else if (t != LUA_TNIL)
+            sd_lua_fail(L, SD_EINVAL,
+                        "row %d: %s is a %s: numbers, strings and arrays of numbers "
+                        "make a table",
+                        (int)i, name, lua_typename(L, t));
+        if (kind >= 0 && k != kind) {
+            if ((k == SD_COL_INT && kind == SD_COL_NUM) || (k == SD_COL_NUM && kind == SD_COL_INT))
+                k = SD_COL_NUM;
+            else
+                sd_lua_fail(L, SD_EINVAL, "row %d: %s is of another type than above", (int)i, name);
+        }
+        kind = k;
+        lua_pop(L, 2);
+    }
+    return kind < 0 ? SD_COL_NUM : kind;
+}
+
+static sd_status set_cell(lua_State *L, sd_table *t, int row, const char *name, sd_col_kind k,
+                          sd_err *err) {
+    if (lua_isnil(L, -1))
+        return SD_OK;
+    switch (k) {
+    case SD_COL_INT:
+        sd_table_set_int(t, row, name, lua_tointeger(L, -1));
+        return SD_OK;
+    case SD_COL_NUM:
+        sd_table_set_num(t, row, name, lua_tonumber(L, -1));
+        return SD_OK;
+    case SD_COL_STR:
+        return sd_table_set_str(t, row, name,
+                                lua_isboolean(L, -1) ? (lua_toboolean(L, -1) ? "true" : "false")
+                                                     : lua_tostring(L, -1),
+                                err);
+    default: {
+        size_t n = lua_rawlen(L, -1);
+        double *v = lua_newuserdatauv(L, (n + 1) * sizeof *v, 0);
+        for (size_t i = 0; i < n; i++) {
+            lua_rawgeti(L, -2, (lua_Integer)i + 1);
+            v[i] = lua_tonumber(L, -1);
+            lua_pop(L, 1);
+        }
+        sd_status st = sd_table_set_vec(t, row, name, v, n, err);
+        lua_pop(L, 1);
+        return st;
+    }
+    }
+}
+
+static int tabulate(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
+    static const char *const names[] = {"columns", "kind", "heading", NULL};
+    sd_lua_check_options(L, 2, names);
+    lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+    lua_settop(L, 2);
+    if (!sd_lua_option(L, 2, "columns")) { /* sorted names of all rows */
+        lua_getglobal(L, "table");
+        lua_getfield(L, -1, "sort");
+        lua_newtable(L);
+        lua_newtable(L); /* seen */
+        for (lua_Integer i = 1; i <= n; i++) {
+            lua_rawgeti(L, 1, i);
+            luaL_checktype(L, -1, LUA_TTABLE);
+            for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
+                if (lua_type(L, -2) != LUA_TSTRING)
+                    return sd_lua_fail(L, SD_EINVAL,
+                                       "row %d: columns have names, got key of type %s", (int)i,
+                                       luaL_typename(L, -2));
+                lua_pushvalue(L, -2);
+                if (lua_rawget(L, 6) == LUA_TNIL) {
+                    lua_pushvalue(L, -3);
+                    lua_rawseti(L, 5, (lua_Integer)lua_rawlen(L, 5) + 1);
+                    lua_pushvalue(L, -3);
+                    lua_pushboolean(L, 1);
+                    lua_rawset(L, 6);
+                }
+                lua_pop(L, 1);
+            }
+            lua_pop(L, 1);
+        }
+        lua_settop(L, 5);
+        lua_pushvalue(L, 4);
+        lua_pushvalue(L, 5);
+        lua_call(L, 1, 0);
+        lua_replace(L, 3);
+        lua_settop(L, 3);
+    }
+    luaL_checktype(L, 3, LUA_TTABLE);
+    sd_table **b = sd_lua_box_table(L);
+    sd_err e = {0};
+    sd_table *t = *b = sd_table_new(sd_lua_opt_str(L, 2, "kind", "table"), &e);
+    sd_status st = t ? SD_OK : SD_ENOMEM;
+    const char *heading = sd_lua_opt_str(L, 2, "heading", NULL);
+    if (st == SD_OK && heading)
+        st = sd_table_heading(t, &e, "%s", heading);
+    int nc = (int)lua_rawlen(L, 3);
+    for (int c = 1; st == SD_OK && c <= nc; c++) {
+        lua_rawgeti(L, 3, c);
+        const char *name = luaL_checkstring(L, -1);
+        sd_buf doc = {0};
+        sd_column_doc(name, &doc);
+        int kind = kind_of(L, 1, name);
+        st = sd_table_add_column(t, name, (sd_col_kind)kind, doc.p ? doc.p : "", false, NULL, &e);
+        sd_buf_free(&doc);
+        lua_pop(L, 1);
+    }
+    for (lua_Integer i = 1; st == SD_OK && i <= n; i++) {
+        int row;
+        st = sd_table_add_row(t, &row, &e);
+        lua_rawgeti(L, 1, i);
+        for (int c = 0; st == SD_OK && c < nc; c++) {
+            lua_getfield(L, -1, sd_table_col_name(t, c));
+            st = set_cell(L, t, row, sd_table_col_name(t, c), sd_table_col_kind(t, c), &e);
+            lua_pop(L, 1);
+        }
+        lua_pop(L, 1);
+    }
+    return st == SD_OK ? 1 : sd_lua_raise(L, &e);
+}
+
+static const sd_fn functions[] = {
+    {"tabulate", tabulate, "tabulate({{name=value, ...}, ...}, {columns=, kind=, heading=})",
+     "A result table from Lua rows: it prints, sorts, plots and writes as any other.",
+     "columns: an array of names in the order wanted (default: all names, sorted).",
+     "w = tabulate({{layer=0, pr=2.5}, {layer=1, pr=3.5}}, {columns={'layer', 'pr'}})\n"
+     "assert(w:row(1).pr == 3.5)",
+     "columns= kind= heading="},
+    {NULL}};
+
 static const sd_fn methods[] = {
     {"row", w_row, "w:row(i)", "Row i (from 0; -1 is the last) as a Lua table, with its vectors.",
      NULL, "assert(p:row(0).layer == 0)", NULL},
@@ -475,6 +620,7 @@ static const sd_fn methods[] = {
     {NULL}};
 
 void sd_lua_open_table(lua_State *L) {
+    sd_lua_register(L, functions, "");
     sd_lua_class(L, SD_MT_TABLE, methods, "table:", close_table, w_index);
     static const luaL_Reg meta[] = {{"__len", w_len}, {"__tostring", w_tostring}, {NULL, NULL}};
     luaL_setfuncs(L, meta, 0);

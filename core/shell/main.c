@@ -72,7 +72,7 @@ void shell_report(shell *s, const char *message) {
         fprintf(stderr, "%s\n", message);
         return;
     }
-    if (strncmp(message, "prompt:1: ", 10) == 0)
+    while (strncmp(message, "prompt:1: ", 10) == 0)
         message += 10; /* one line was typed: the place is known */
     const char *on = s->color ? "\033[1;31m" : "", *off = s->color ? "\033[0m" : "";
     fprintf(stderr, "%s%s%s %s\n", on, s->interactive ? "error:" : "sd:", off, message);

@@ -29,7 +29,7 @@ is "muted" "" "$("$sd" -e '1+1;')"
 is "several values" "1
 2" "$("$sd" -e '1,2')"
 is "nan" nan "$("$sd" -e '0/0')"
-is "json number" 0.10000000000000001 "$("$sd" --json -e 0.1)"
+is "json number" 0.1 "$("$sd" --json -e 0.1)"
 is "json nan" null "$("$sd" --json -e '0/0')"
 is "json table" '{"a":[1,2]}' "$("$sd" --json -e '{a={1,2}}')"
 is "json tensor" '[[1,2],[3,4]]' "$("$sd" --json -e 'tensor{{1,2},{3,4}}')"
