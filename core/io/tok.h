@@ -300,19 +300,27 @@ sd_status tok_find(const tok_pattern *p, tok_scratch *s, const char *text, size_
 sd_status tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool first, sd_err *err);
 extern const char tok_gpt2_regex[];
 
+/* tok_chars.c */
+bool tok_is_space(uint32_t c);      /* White_Space */
+bool tok_is_numeric(uint32_t c);    /* category N */
+bool tok_is_punct(uint32_t c);      /* ASCII punctuation or category P */
+bool tok_is_word(uint32_t c);       /* \w */
+bool tok_is_nonspacing(uint32_t c); /* category Mn */
+bool tok_is_mark(uint32_t c);       /* category M */
+bool tok_is_other(uint32_t c);      /* control, format, private use */
+bool tok_is_cjk(uint32_t c);        /* BERT's Chinese characters */
+int tok_combining_class(uint32_t c);
+bool tok_decomposes(uint32_t c, bool compat);
+uint32_t tok_lower1(uint32_t c); /* the first character of the lower-case mapping */
+
 /* tok_norm.c. *out gets the normalised text (appended); after_raw: the section follows invalid
  * bytes, so nothing is prepended. */
 sd_status tok_normalize(const sd_tokenizer *t, tok_scratch *s, const char *text, size_t n,
                         bool after_raw, sd_buf *out, sd_err *err);
-bool tok_is_space(uint32_t c);
-bool tok_is_numeric(uint32_t c);
-bool tok_is_punct(uint32_t c);
-bool tok_is_word(uint32_t c);
 /* ByteLevel's table: byte → code point and back (-1 when the code point is none of the 256). */
 uint32_t tok_byte_char(unsigned char b);
 int tok_char_byte(uint32_t c);
 void tok_map_bytes(const char *s, size_t n, sd_buf *out);
-uint32_t tok_lower1(uint32_t c);
 
 /* tok_bpe.c, tok_wordpiece.c: one piece. `bytes`: s are raw bytes of a byte-level vocabulary. */
 sd_status tok_bpe(tok_run *r, const char *s, size_t n, bool bytes, sd_err *err);

@@ -10,6 +10,8 @@
 
 enum { MAX_STEPS = 64, MAX_DEPTH = 16, MAX_ADDED_BYTES = 4096 };
 
+#define WORD(before_, after_) before_ "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}" after_
+
 static const char meta_space[] = "\xe2\x96\x81"; /* U+2581 */
 
 /* ---- small helpers --------------------------------------------------------------------------- */
@@ -291,7 +293,8 @@ static sd_status load_pre(sd_tokenizer *t, const json_t *o, int depth, sd_err *e
         return add_class(t, TOK_PAT_NUMERIC, single ? TOK_ISOLATED : TOK_CONTIGUOUS, err);
     }
     if (strcmp(type, "Whitespace") == 0)
-        return add_split(t, "\\w+|[^\\w\\s]+", TOK_REMOVED, true, err);
+        /* \w of the Rust regex crate, joiners included */
+        return add_split(t, WORD("[", "]+") "|" WORD("[^", "\\s]+"), TOK_REMOVED, true, err);
     if (strcmp(type, "WhitespaceSplit") == 0)
         return add_class(t, TOK_PAT_SPACE, TOK_REMOVED, err);
     if (strcmp(type, "Punctuation") == 0) {

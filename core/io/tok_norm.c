@@ -1,76 +1,9 @@
-/* tok_norm.c: normalisers, character classes and ByteLevel's byte table. */
+/* tok_norm.c: normalisers and ByteLevel's byte table. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 #include "io/tok.h"
-
-/* ---- character classes ----------------------------------------------------------------------- */
-bool tok_is_space(uint32_t c) { /* Unicode White_Space */
-    if (c < 0x80)
-        return c == ' ' || (c >= 9 && c <= 13);
-    return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
-static utf8proc_category_t category(uint32_t c) {
-    return utf8proc_category((utf8proc_int32_t)c);
-}
-
-bool tok_is_numeric(uint32_t c) {
-    if (c < 0x80)
-        return c >= '0' && c <= '9';
-    utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
-}
-
-bool tok_is_punct(uint32_t c) {
-    if (c < 0x80)
-        return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
-               (c >= 123 && c <= 126);
-    utf8proc_category_t k = category(c);
-    return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
-}
-
-static bool is_mark(uint32_t c, bool nonspacing_only) {
-    if (c < 0x300)
-        return false;
-    utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_MN ||
-           (!nonspacing_only && (k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME));
-}
-
-bool tok_is_word(uint32_t c) { /* letters, marks, digits, connectors: for single_word */
-    if (c < 0x80)
-        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-               c == '_';
-    utf8proc_category_t k = category(c);
-    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) || is_mark(c, false) ||
-           k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_PC ||
-           c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) ||
-           (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
-           (c >= 0x1f170 && c <= 0x1f189);
-}
-
-static bool is_other(uint32_t c) { /* control, format, private use */
-    if (c < 0x80)
-        return c < 32 || c == 127;
-    utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
-}
-
-static bool is_cjk(uint32_t c) {
-    return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) ||
-           (c >= 0x20000 && c <= 0x2a6df) || (c >= 0x2a700 && c <= 0x2b73f) ||
-           (c >= 0x2b740 && c <= 0x2b81f) || (c >= 0x2b920 && c <= 0x2ceaf) ||
-           (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
-}
-
-uint32_t tok_lower1(uint32_t c) {
-    if (c < 0x80)
-        return c >= 'A' && c <= 'Z' ? c + 32 : c;
-    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
-}
 
 /* ---- ByteLevel's table: printable Latin-1 stands for itself, the other 68 bytes for U+0100 on ---
  */
@@ -121,7 +54,7 @@ static int by_class(const void *x, const void *y) {
 }
 
 static int combining_class(int32_t c) {
-    return c < 0x300 ? 0 : utf8proc_get_property(c)->combining_class;
+    return tok_combining_class((uint32_t)c);
 }
 
 /* Canonical ordering: runs of characters of non-zero class are sorted by class, stably. Insertion
@@ -184,8 +117,9 @@ static sd_status unicode_form(const char *s, size_t n, bool compose, bool compat
         i += len ? len : 1;
         if (c.n + 32 > c.cap)
             SD_GO(st, done, sd_grow((void **)&c.v, &c.cap, c.n + 32, sizeof *c.v, err));
-        utf8proc_ssize_t k =
-            utf8proc_decompose_char((utf8proc_int32_t)cp, c.v + c.n, 32, options, NULL);
+        utf8proc_ssize_t k = -1;
+        if (tok_decomposes(cp, compat))
+            k = utf8proc_decompose_char((utf8proc_int32_t)cp, c.v + c.n, 32, options, NULL);
         if (k < 0 || k > 32) {
             c.v[c.n] = (int32_t)cp;
             k = 1;
@@ -242,7 +176,7 @@ static void drop_marks(const char *s, size_t n, bool nonspacing_only, sd_buf *ou
         size_t len = cp < 0x80 ? 1 : sd_utf8_next(s + i, n - i, &cp);
         if (len == 0)
             len = 1;
-        if (!is_mark(cp, nonspacing_only))
+        if (!(nonspacing_only ? tok_is_nonspacing(cp) : tok_is_mark(cp)))
             sd_buf_put(out, s + i, len);
         i += len;
     }
@@ -256,11 +190,11 @@ static void bert_clean(const char *s, size_t n, bool clean, bool chinese, sd_buf
             len = 1;
         if (clean && (cp == '\t' || cp == '\n' || cp == '\r' || tok_is_space(cp))) {
             /* the other control characters that are white space are dropped with the controls */
-            if (cp == '\t' || cp == '\n' || cp == '\r' || !is_other(cp))
+            if (cp == '\t' || cp == '\n' || cp == '\r' || !tok_is_other(cp))
                 sd_buf_putc(out, ' ');
-        } else if (clean && (cp == 0 || cp == 0xfffd || is_other(cp))) {
+        } else if (clean && (cp == 0 || cp == 0xfffd || tok_is_other(cp))) {
             ;
-        } else if (chinese && is_cjk(cp)) {
+        } else if (chinese && tok_is_cjk(cp)) {
             sd_buf_putc(out, ' ');
             sd_buf_put(out, s + i, len);
             sd_buf_putc(out, ' ');

@@ -164,7 +164,7 @@ static bool cut_next(const sd_tokenizer *t, cut *c, size_t *a, size_t *b, int32_
         const tok_added *d = &t->added[k];
         uint32_t cp = 0;
         c->search = me;
-        if (ms < c->at || (c->as_text && d->special))
+        if (c->as_text && d->special)
             continue;
         if (d->single_word) {
             if (ms > 0 && (char_before(c->s, ms, &cp), tok_is_word(cp)))
@@ -184,9 +184,7 @@ static bool cut_next(const sd_tokenizer *t, cut *c, size_t *a, size_t *b, int32_
                 break;
             me += len;
         }
-        if (ms < c->at)
-            ms = c->at;
-        *a = c->at;
+        *a = c->at; /* ms < at: rstrip took this token's white space; it counts all the same */
         *b = ms;
         *token = -1;
         if (ms > c->at) {
