@@ -8,8 +8,10 @@
 #include "base/mem.h"
 #include "num/blas_core.h"
 
+/* Keeps the start-up choice of kernels in the link: a mere mention is optimised away. */
+static const int *const core_linked __attribute__((used)) = &sd_blas_core_linked;
+
 int sd_blas_threads(int n) {
-    (void)sd_blas_core_linked; /* keeps the start-up choice of kernels in the link */
     int old = openblas_get_num_threads();
     if (n >= 1 && n != old)
         openblas_set_num_threads(n);
