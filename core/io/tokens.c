@@ -1,0 +1,297 @@
+#include "io/tokens.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/rng.h"
+#include "io/json.h"
+
+static const char SEPARATOR[] = "<|endoftext|>";
+
+struct sd_tokens {
+    sd_file *file;  /* NULL: ids in memory */
+    int32_t *ids;
+    int width;      /* bytes an id */
+    uint64_t count;
+    char *path;
+};
+
+/* ---- building --------------------------------------------------------------------------------- */
+
+typedef struct split {
+    sd_writer *w;
+    char *path;
+    uint64_t tokens, documents;
+} split;
+
+typedef struct builder {
+    const sd_tokenizer *tok;
+    split part[2]; /* train, val */
+    int width;
+    int32_t eot;
+    double holdout;
+    uint64_t seed;
+    sd_tokens_stats *stats;
+    sd_ids ids;
+} builder;
+
+static sd_status write_document(builder *b, const char *text, size_t n, sd_err *err) {
+    while (n && (text[n - 1] == '\n' || text[n - 1] == '\r'))
+        n--;
+    if (n == 0)
+        return SD_OK;
+    size_t lost = 0;
+    b->ids.n = 0;
+    SD_TRY(sd_tokenizer_encode(b->tok, text, n, SD_TOK_SPECIAL_AS_TEXT, &b->ids, &lost, NULL, err));
+    b->stats->lost_bytes += lost;
+    sd_rng r;
+    sd_rng_stream(&r, b->seed, 0x646f63, b->stats->documents);
+    /* The second document is held out if nothing was so far: a tiny corpus still has a test. */
+    bool val = b->holdout > 0 && (sd_rng_uniform(&r) < b->holdout ||
+                                  (b->stats->documents == 1 && b->part[1].documents == 0));
+    split *s = &b->part[val];
+    for (size_t i = 0; i < b->ids.n + (b->eot >= 0); i++) {
+        int32_t id = i < b->ids.n ? b->ids.v[i] : b->eot;
+        unsigned char le[4] = {(unsigned char)id, (unsigned char)(id >> 8), (unsigned char)(id >> 16),
+                               (unsigned char)(id >> 24)};
+        SD_TRY(sd_writer_put(s->w, le, (size_t)b->width, err));
+        s->tokens++;
+    }
+    s->documents++;
+    b->stats->documents++;
+    return SD_OK;
+}
+
+static sd_status read_documents(builder *b, const char *path, const sd_run *run, sd_err *err) {
+    enum { CHUNK = 1 << 20 };
+    sd_file *f;
+    SD_TRY(sd_file_open(path, &f, err));
+    sd_buf doc = {0};
+    sd_status st = SD_OK;
+    uint64_t size = sd_file_size(f), at = 0;
+    size_t scanned = 0; /* bytes of doc whose lines were looked at */
+    char *chunk = sd_alloc_raw(CHUNK, 1, err);
+    if (!chunk) {
+        st = SD_ENOMEM;
+        goto done;
+    }
+    while (at < size) {
+        size_t n = size - at < CHUNK ? (size_t)(size - at) : CHUNK;
+        SD_GO(st, done, sd_file_pread(f, at, chunk, n, err));
+        sd_buf_put(&doc, chunk, n);
+        SD_GO(st, done, sd_buf_status(&doc, err));
+        at += n;
+        /* Every complete line; the last, unfinished one waits for the next chunk. */
+        size_t start = 0;
+        for (char *nl; (nl = memchr(doc.p + scanned, '\n', doc.n - scanned)) != NULL;) {
+            size_t end = (size_t)(nl - doc.p), len = end - scanned;
+            if (len && doc.p[end - 1] == '\r')
+                len--;
+            if (len == sizeof SEPARATOR - 1 && memcmp(doc.p + scanned, SEPARATOR, len) == 0) {
+                SD_GO(st, done, write_document(b, doc.p + start, scanned - start, err));
+                start = end + 1;
+            }
+            scanned = end + 1;
+        }
+        if (start) {
+            memmove(doc.p, doc.p + start, doc.n - start);
+            doc.n -= start;
+            scanned -= start;
+        }
+        sd_run_progress(run, "tokenise", (double)at, (double)size);
+        SD_GO(st, done, sd_check_cancel(err));
+    }
+    if (doc.n)
+        SD_GO(st, done, write_document(b, doc.p, doc.n, err));
+    b->stats->bytes += size;
+done:
+    sd_free(chunk);
+    sd_buf_free(&doc);
+    sd_file_close(f);
+    return st;
+}
+
+static sd_status write_meta(const split *s, const builder *b, const char *split_name, sd_err *err) {
+    sd_buf j = {0}, path = {0};
+    sd_buf_printf(&path, "%s.json", s->path);
+    sd_buf_printf(&j,
+                  "{\"format\": \"sd-tokens\", \"dtype\": \"uint%d\", \"tokens\": %" PRIu64
+                  ", \"documents\": %" PRIu64 ", \"vocab\": %" PRId32 ", \"eot\": %" PRId32
+                  ", \"split\": \"%s\", \"seed\": %" PRIu64 "}\n",
+                  8 * b->width, s->tokens, s->documents, sd_tokenizer_vocab_size(b->tok), b->eot,
+                  split_name, b->seed);
+    sd_status st = sd_buf_status(&j, err);
+    if (st == SD_OK)
+        st = sd_buf_status(&path, err);
+    if (st == SD_OK)
+        st = sd_write_file(path.p, j.p, j.n, err);
+    sd_buf_free(&j);
+    sd_buf_free(&path);
+    return st;
+}
+
+sd_status sd_tokens_build(const char *const *paths, size_t n_paths, const sd_tokenizer *tok,
+                          const char *out, double holdout, uint64_t seed, const sd_run *run,
+                          sd_tokens_stats *stats, sd_err *err) {
+    static const char *const names[2] = {"train", "val"};
+    memset(stats, 0, sizeof *stats);
+    builder b = {.tok = tok,
+                 .width = sd_tokenizer_vocab_size(tok) > 65536 ? 4 : 2,
+                 .eot = sd_tokenizer_find(tok, SEPARATOR),
+                 .holdout = holdout,
+                 .seed = seed,
+                 .stats = stats};
+    if (b.eot < 0)
+        b.eot = sd_tokenizer_special(tok, "eos");
+    sd_status st = SD_OK;
+    for (int i = 0; i < 2; i++) {
+        sd_buf p = {0};
+        sd_buf_printf(&p, "%s.%s.bin", out, names[i]);
+        SD_GO(st, done, sd_buf_status(&p, err));
+        b.part[i].path = p.p;
+        SD_GO(st, done, sd_writer_open(p.p, &b.part[i].w, err));
+    }
+    for (size_t i = 0; i < n_paths; i++)
+        SD_GO(st, done, read_documents(&b, paths[i], run, err));
+    if (b.part[0].tokens == 0) {
+        st = sd_fail(err, SD_EFORMAT, "%s: no text to train on", n_paths ? paths[0] : "no files");
+        goto done;
+    }
+    for (int i = 0; i < 2; i++) {
+        sd_writer *w = b.part[i].w;
+        b.part[i].w = NULL;
+        SD_GO(st, done, sd_writer_commit(w, err));
+        SD_GO(st, done, write_meta(&b.part[i], &b, names[i], err));
+    }
+    stats->train_tokens = b.part[0].tokens;
+    stats->val_tokens = b.part[1].tokens;
+done:
+    for (int i = 0; i < 2; i++) {
+        sd_writer_abort(b.part[i].w);
+        sd_free(b.part[i].path);
+    }
+    sd_ids_free(&b.ids);
+    return st;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------- */
+
+sd_status sd_tokens_open(const char *path, sd_tokens **out, sd_err *err) {
+    *out = NULL;
+    sd_tokens *t = sd_alloc(1, sizeof *t, err);
+    if (!t)
+        return SD_ENOMEM;
+    sd_buf meta_path = {0};
+    json_t *meta = NULL;
+    sd_status st;
+    t->width = 2;
+    SD_GO(st, fail, sd_file_open(path, &t->file, err));
+    if (!(t->path = sd_strdup(path, err))) {
+        st = SD_ENOMEM;
+        goto fail;
+    }
+    sd_buf_printf(&meta_path, "%s.json", path);
+    SD_GO(st, fail, sd_buf_status(&meta_path, err));
+    int64_t tokens = -1;
+    if (sd_path_exists(meta_path.p)) {
+        const char *dtype;
+        SD_GO(st, fail, sd_json_load(meta_path.p, 1 << 20, &meta, err));
+        SD_GO(st, fail, sd_json_str(meta, "dtype", &dtype, NULL, err));
+        SD_GO(st, fail, sd_json_i64(meta, "tokens", 0, INT64_MAX / 8, &tokens, NULL, err));
+        if (strcmp(dtype, "uint32") == 0)
+            t->width = 4;
+        else if (strcmp(dtype, "uint16") != 0) {
+            st = sd_fail(err, SD_EFORMAT, "%s: dtype '%s': expected uint16 or uint32", meta_path.p,
+                         dtype);
+            goto fail;
+        }
+    }
+    uint64_t size = sd_file_size(t->file);
+    if (size % (uint64_t)t->width != 0) {
+        st = sd_fail(err, SD_EFORMAT, "%s: %" PRIu64 " bytes are not a whole number of uint%d ids",
+                     path, size, 8 * t->width);
+        goto fail;
+    }
+    t->count = size / (uint64_t)t->width;
+    if (tokens >= 0 && (uint64_t)tokens != t->count) {
+        st = sd_fail(err, SD_EFORMAT, "%s: holds %" PRIu64 " tokens, its meta says %" PRId64, path,
+                     t->count, tokens);
+        goto fail;
+    }
+    json_decref(meta);
+    sd_buf_free(&meta_path);
+    *out = t;
+    return SD_OK;
+fail:
+    json_decref(meta);
+    sd_buf_free(&meta_path);
+    sd_tokens_free(t);
+    return st;
+}
+
+sd_status sd_tokens_from_ids(const int32_t *ids, size_t n, sd_tokens **out, sd_err *err) {
+    *out = NULL;
+    sd_tokens *t = sd_alloc(1, sizeof *t, err);
+    if (!t)
+        return SD_ENOMEM;
+    t->ids = sd_alloc_raw(n ? n : 1, sizeof *t->ids, err);
+    t->path = sd_strdup("ids", err);
+    if (!t->ids || !t->path) {
+        sd_tokens_free(t);
+        return SD_ENOMEM;
+    }
+    if (n)
+        memcpy(t->ids, ids, n * sizeof *ids);
+    t->count = n;
+    *out = t;
+    return SD_OK;
+}
+
+void sd_tokens_free(sd_tokens *t) {
+    if (!t)
+        return;
+    sd_file_close(t->file);
+    sd_free(t->ids);
+    sd_free(t->path);
+    sd_free(t);
+}
+
+uint64_t sd_tokens_count(const sd_tokens *t) { return t->count; }
+
+const char *sd_tokens_path(const sd_tokens *t) { return t->path; }
+
+sd_status sd_tokens_read(sd_tokens *t, uint64_t offset, size_t n, int32_t vocab, int32_t *dst,
+                         sd_err *err) {
+    if (offset > t->count || n > t->count - offset)
+        return sd_fail(err, SD_EFORMAT, "%s: needs %zu tokens at %" PRIu64 ", has %" PRIu64, t->path,
+                       n, offset, t->count);
+    enum { PIECE = 4096 };
+    unsigned char buf[4 * PIECE];
+    for (size_t i = 0; i < n; i += PIECE) {
+        size_t k = n - i < PIECE ? n - i : PIECE;
+        if (t->ids)
+            memcpy(dst + i, t->ids + offset + i, k * sizeof *dst);
+        else
+            SD_TRY(sd_file_pread(t->file, (offset + i) * (uint64_t)t->width, buf,
+                                 k * (size_t)t->width, err));
+        for (size_t j = 0; j < k; j++) {
+            int64_t id;
+            if (t->ids)
+                id = dst[i + j];
+            else if (t->width == 2)
+                id = buf[2 * j] | buf[2 * j + 1] << 8;
+            else
+                id = (int64_t)((uint32_t)buf[4 * j] | (uint32_t)buf[4 * j + 1] << 8 |
+                               (uint32_t)buf[4 * j + 2] << 16 | (uint32_t)buf[4 * j + 3] << 24);
+            if (id < 0 || id >= vocab)
+                return sd_fail(err, SD_EFORMAT,
+                               "%s: token %" PRId64 " at %" PRIu64 ": the model knows 0..%" PRId32,
+                               t->path, id, offset + i + j, vocab - 1);
+            dst[i + j] = (int32_t)id;
+        }
+    }
+    return SD_OK;
+}
