@@ -13,7 +13,7 @@ static size_t f_rank(const sd_attn_args *a) {
 
 static size_t scratch(const sd_attn_args *a, bool backward) {
     size_t n = (size_t)a->tokens, w = 2 * planes(a) + f_rank(a);
-    return SD_R(sd_flash_scratch)(n, backward) + (backward ? 4 : 2) * n * w + n;
+    return SD_R(sd_flash_scratch)(n, w, (size_t)a->d_v, backward) + (backward ? 4 : 2) * n * w + n;
 }
 
 static const real *row_of(const sd_attn_args *a, size_t r, sd_slot s, size_t col) {

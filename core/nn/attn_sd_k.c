@@ -13,7 +13,8 @@ static size_t width(const sd_attn_args *a) {
 
 static size_t scratch(const sd_attn_args *a, bool backward) {
     size_t n = (size_t)a->tokens, w = width(a);
-    return SD_R(sd_flash_scratch)(n, backward) + (backward ? 4 : 2) * n * w + 3 * n;
+    return SD_R(sd_flash_scratch)(n, w, (size_t)a->d_v, backward) + (backward ? 4 : 2) * n * w +
+           3 * n;
 }
 
 static bool raw_map(const sd_attn_args *a) {

@@ -2,7 +2,7 @@
 #include "nn/flash.h"
 
 static size_t scratch(const sd_attn_args *a, bool backward) {
-    return SD_R(sd_flash_scratch)((size_t)a->tokens, backward);
+    return SD_R(sd_flash_scratch)((size_t)a->tokens, (size_t)a->d_qk, (size_t)a->d_v, backward);
 }
 
 static flash_t head(const sd_attn_args *a, int b, int g, int h) {

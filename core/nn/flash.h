@@ -34,7 +34,7 @@ typedef struct flash_t {
 } flash_t;
 
 /* Elements of scratch. */
-size_t SD_R(sd_flash_scratch)(size_t n, bool backward);
+size_t SD_R(sd_flash_scratch)(size_t n, size_t dk, size_t dv, bool backward);
 void SD_R(sd_flash_fwd)(const flash_t *f, real *scratch);
 void SD_R(sd_flash_bwd)(const flash_t *f, real *scratch);
 /* Only row t, without lse: the decode step. */

@@ -7,15 +7,104 @@
  */
 #include "nn/flash.h"
 
+#include "num/sgemm.h"
+
 enum { BQ = 64, BK = 256 };
 
 static size_t min_sz(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-size_t SD_R(sd_flash_scratch)(size_t n, bool backward) {
+/* Where the processor allows it (f32), keys and values are packed once a head for all their tiles;
+ * else every tile is a product of num/blas.h. */
+#if SD_REAL_BITS == 32
+#define packs() sd_sgemm_packs()
+#else
+#define packs() false
+#endif
+
+typedef struct packing {
+    bool on;
+    real *kt, *v, *vt, *k; /* Kᵀ (dk, N), V (N, dv); backward also Vᵀ (dv, N), K (N, dk) */
+} packing;
+
+size_t SD_R(sd_flash_scratch)(size_t n, size_t dk, size_t dv, bool backward) {
     size_t bk = min_sz((n + 15) / 16 * 16, BK), bq = min_sz(n, BQ);
-    return (backward ? 2 : 1) * bq * bk + 4 * BQ;
+    size_t tiles = (backward ? 2 : 1) * bq * bk + 4 * BQ;
+    if (packs())
+        tiles += sd_sgemm_pack_size(dk, n) + sd_sgemm_pack_size(n, dv) +
+                 (backward ? sd_sgemm_pack_size(n, dk) + sd_sgemm_pack_size(dv, n) : 0);
+    return tiles;
+}
+
+static packing pack_head(const flash_t *f, bool backward, real *at) {
+    packing p = {.on = packs()};
+#if SD_REAL_BITS == 32
+    if (p.on) {
+        p.kt = at;
+        at += sd_sgemm_pack_size(f->dk, f->n);
+        if (f->dk)
+            sd_sgemm_pack(true, f->dk, f->n, f->k, f->ldk, p.kt);
+        if (!backward) {
+            p.v = at;
+            sd_sgemm_pack(false, f->n, f->dv, f->v, f->ldv, p.v);
+        } else {
+            p.vt = at;
+            at += sd_sgemm_pack_size(f->dv, f->n);
+            sd_sgemm_pack(true, f->dv, f->n, f->v, f->ldv, p.vt);
+            p.k = at;
+            if (f->dk)
+                sd_sgemm_pack(false, f->n, f->dk, f->k, f->ldk, p.k);
+        }
+    }
+#else
+    (void)f, (void)backward, (void)at;
+#endif
+    return p;
+}
+
+/* out (nq, nk) = scale · a · bᵀ for the keys from j0; bt is b packed transposed. */
+static void times_keys(const packing *p, const real *bt, size_t n, size_t d, size_t nq, size_t j0,
+                       size_t nk, real scale, const real *a, size_t lda, const real *b, size_t ldb,
+                       real *out, size_t ldo) {
+#if SD_REAL_BITS == 32
+    if (p->on) {
+        sd_sgemm_packed(false, nq, nk, d, scale, a, lda, bt, d, n, 0, j0, 0, out, ldo);
+        return;
+    }
+#else
+    (void)p, (void)bt, (void)n;
+#endif
+    r_gemm(false, true, nq, nk, d, scale, a, lda, b + j0 * ldb, ldb, 0, out, ldo);
+}
+
+/* out (nq, d) = beta · out + scale · w · b for the keys from j0; bp is b packed. */
+static void sum_keys(const packing *p, const real *bp, size_t n, size_t d, size_t nq, size_t j0,
+                     size_t nk, real scale, const real *w, size_t ldw, const real *b, size_t ldb,
+                     real beta, real *out, size_t ldo) {
+#if SD_REAL_BITS == 32
+    if (p->on) {
+        sd_sgemm_packed(false, nq, d, nk, scale, w, ldw, bp, n, d, j0, 0, beta, out, ldo);
+        return;
+    }
+#else
+    (void)p, (void)bp, (void)n;
+#endif
+    r_gemm(false, false, nq, d, nk, scale, w, ldw, b + j0 * ldb, ldb, beta, out, ldo);
+}
+
+/* out (nk, d) += scale · wᵀ · b for a tile of queries. */
+static void to_keys(const packing *p, size_t nk, size_t d, size_t nq, real scale, const real *w,
+                    size_t ldw, const real *b, size_t ldb, real *out, size_t ldo) {
+#if SD_REAL_BITS == 32
+    if (p->on) {
+        sd_sgemm(true, false, nk, d, nq, scale, w, ldw, b, ldb, 1, out, ldo);
+        return;
+    }
+#else
+    (void)p;
+#endif
+    r_gemm(true, false, nk, d, nq, scale, w, ldw, b, ldb, 1, out, ldo);
 }
 
 /* One row of a tile: scores → unnormalised probabilities, running maximum and sum. Returns the
@@ -45,14 +134,14 @@ SD_INLINE size_t valid(const flash_t *f, size_t i, size_t j0, size_t nk) {
     return i < j0 ? 0 : (i - j0 + 1 < nk ? i - j0 + 1 : nk);
 }
 
-static void scores(const flash_t *f, size_t i0, size_t nq, size_t j0, size_t nk, size_t lds,
-                   real *s) {
+static void scores(const flash_t *f, const packing *pk, size_t i0, size_t nq, size_t j0, size_t nk,
+                   size_t lds, real *s) {
     if (f->dk == 0) {
         for (size_t r = 0; r < nq; r++)
             memset(s + r * lds, 0, nk * sizeof *s);
     } else {
-        r_gemm(false, true, nq, nk, f->dk, f->scale, f->q + i0 * f->ldq, f->ldq, f->k + j0 * f->ldk,
-               f->ldk, 0, s, lds);
+        times_keys(pk, pk->kt, f->n, f->dk, nq, j0, nk, f->scale, f->q + i0 * f->ldq, f->ldq, f->k,
+                   f->ldk, s, lds);
     }
     if (f->mode == SD_DIAG_PLAIN)
         return;
@@ -89,6 +178,7 @@ SD_CLONES static void TILE_FWD(const flash_t *f, size_t i0, size_t nq, size_t j0
 void FLASH_FWD(const flash_t *f, real *scratch) {
     size_t n = f->n, lds = min_sz((n + 15) / 16 * 16, BK);
     real *s = scratch, *m = s + min_sz(n, BQ) * lds, *l = m + BQ;
+    packing pk = pack_head(f, false, l + BQ);
     for (size_t i0 = 0; i0 < n; i0 += BQ) {
         size_t nq = min_sz(BQ, n - i0), end = f->causal ? i0 + nq : n;
         for (size_t r = 0; r < nq; r++) {
@@ -97,10 +187,10 @@ void FLASH_FWD(const flash_t *f, real *scratch) {
         }
         for (size_t j0 = 0; j0 < end; j0 += BK) {
             size_t nk = min_sz(BK, end - j0);
-            scores(f, i0, nq, j0, nk, lds, s);
+            scores(f, &pk, i0, nq, j0, nk, lds, s);
             TILE_FWD(f, i0, nq, j0, nk, lds, s, m, l, j0 == 0);
-            r_gemm(false, false, nq, f->dv, nk, 1, s, lds, f->v + j0 * f->ldv, f->ldv, j0 > 0,
-                   f->o + i0 * f->ldo, f->ldo);
+            sum_keys(&pk, pk.v, n, f->dv, nq, j0, nk, 1, s, lds, f->v, f->ldv, j0 > 0,
+                     f->o + i0 * f->ldo, f->ldo);
         }
         for (size_t r = 0; r < nq; r++) {
             real *o = f->o + (i0 + r) * f->ldo, inv = 1 / l[r];
@@ -115,9 +205,10 @@ void FLASH_FWD(const flash_t *f, real *scratch) {
 void SD_R(sd_flash_row)(const flash_t *f, size_t t, real *scratch) {
     size_t end = f->causal ? t + 1 : f->n, lds = min_sz((f->n + 15) / 16 * 16, BK);
     real m = -INFINITY, l = 0, *o = f->o + t * f->ldo;
+    const packing none = {.on = false};
     for (size_t j0 = 0; j0 < end; j0 += lds) {
         size_t nk = min_sz(lds, end - j0);
-        scores(f, t, 1, j0, nk, lds, scratch);
+        scores(f, &none, t, 1, j0, nk, lds, scratch);
         real corr = row_softmax(nk, scratch, &m, &l);
         if (j0 > 0)
             for (size_t j = 0; j < f->dv; j++)
@@ -157,6 +248,7 @@ SD_CLONES static void TILE_BWD(const flash_t *f, size_t i0, size_t nq, size_t j0
 void FLASH_BWD(const flash_t *f, real *scratch) {
     size_t n = f->n, lds = min_sz((n + 15) / 16 * 16, BK);
     real *s = scratch, *dp = s + min_sz(n, BQ) * lds, *delta = dp + min_sz(n, BQ) * lds;
+    packing pk = pack_head(f, true, delta + BQ);
     for (size_t i0 = 0; i0 < n; i0 += BQ) {
         size_t nq = min_sz(BQ, n - i0), end = f->causal ? i0 + nq : n;
         for (size_t r = 0; r < nq; r++) {
@@ -169,18 +261,18 @@ void FLASH_BWD(const flash_t *f, real *scratch) {
         }
         for (size_t j0 = 0; j0 < end; j0 += BK) {
             size_t nk = min_sz(BK, end - j0);
-            scores(f, i0, nq, j0, nk, lds, s);
-            r_gemm(false, true, nq, nk, f->dv, 1, f->d_o + i0 * f->lddo, f->lddo,
-                   f->v + j0 * f->ldv, f->ldv, 0, dp, lds);
+            scores(f, &pk, i0, nq, j0, nk, lds, s);
+            times_keys(&pk, pk.vt, n, f->dv, nq, j0, nk, 1, f->d_o + i0 * f->lddo, f->lddo, f->v,
+                       f->ldv, dp, lds);
             TILE_BWD(f, i0, nq, j0, nk, lds, s, dp, delta);
-            r_gemm(true, false, nk, f->dv, nq, 1, s, lds, f->d_o + i0 * f->lddo, f->lddo, 1,
-                   f->dv_ + j0 * f->lddv, f->lddv);
+            to_keys(&pk, nk, f->dv, nq, 1, s, lds, f->d_o + i0 * f->lddo, f->lddo,
+                    f->dv_ + j0 * f->lddv, f->lddv);
             if (f->dk == 0)
                 continue;
-            r_gemm(false, false, nq, f->dk, nk, f->scale, dp, lds, f->k + j0 * f->ldk, f->ldk,
-                   j0 > 0, f->dq + i0 * f->lddq, f->lddq);
-            r_gemm(true, false, nk, f->dk, nq, f->scale, dp, lds, f->q + i0 * f->ldq, f->ldq, 1,
-                   f->dk_ + j0 * f->lddk, f->lddk);
+            sum_keys(&pk, pk.k, n, f->dk, nq, j0, nk, f->scale, dp, lds, f->k, f->ldk, j0 > 0,
+                     f->dq + i0 * f->lddq, f->lddq);
+            to_keys(&pk, nk, f->dk, nq, f->scale, dp, lds, f->q + i0 * f->ldq, f->ldq,
+                    f->dk_ + j0 * f->lddk, f->lddk);
         }
     }
 }

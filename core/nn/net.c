@@ -218,7 +218,7 @@ const sd_net_slice *sd_net_find(const sd_net *net, int layer, sd_role r) {
 /* ---- planning ------------------------------------------------------------------------------ */
 
 size_t sd_net_row_block(size_t n) {
-    size_t rb = round_up((n + 7) / 8, 32);
+    size_t rb = round_up((n + 3) / 4, 32);
     rb = rb < 32 ? 32 : rb > 512 ? 512 : rb;
     size_t least = round_up((n + NET_MAX_BLOCKS - 1) / NET_MAX_BLOCKS, 32);
     return rb < least ? least : rb;
@@ -343,8 +343,8 @@ static void carve_all(const sd_net *net, const sd_net_plan *p, int threads, carv
         ws->hf_stat = carve(c, bt, 2, es);
     }
     size_t v = (size_t)cfg->vocab;
-    /* about 16 MB of f32 logits at a time, at least 64 rows */
-    ws->loss_rows = round_up(max_sz(((size_t)4 << 20) / v, 64), 32);
+    /* about 32 MB of f32 logits at a time, at least 64 rows */
+    ws->loss_rows = round_up(max_sz(((size_t)8 << 20) / v, 64), 32);
     if (ws->loss_rows > bt)
         ws->loss_rows = bt;
     ws->hc = carve(c, bt, d, es);

@@ -175,8 +175,8 @@ static void embed_rows(void *ctx, size_t i, int worker) {
     }
     if (c->embed_norm)
         SD_R(sd_k_norm_fwd)
-        (c->norm, n, d, x, par(p, -1, SD_ROLE_EMBED_NORM_G), par(p, -1, SD_ROLE_EMBED_NORM_B),
-         (real)c->norm_eps, (real *)p->ws->x[0] + r0 * d, (real *)p->ws->emb_stat + 2 * r0);
+    (c->norm, n, d, x, par(p, -1, SD_ROLE_EMBED_NORM_G), par(p, -1, SD_ROLE_EMBED_NORM_B),
+     (real)c->norm_eps, (real *)p->ws->x[0] + r0 * d, (real *)p->ws->emb_stat + 2 * r0);
 }
 
 static bool has_norm(const pass *p) {
@@ -207,8 +207,8 @@ static void rotate(const pass *p, size_t r0, size_t n, real sign, real *proj) {
     int heads[2] = {lc->n_head, lc->n_kv_head};
     for (int k = 0; k < 2; k++)
         SD_R(sd_k_rope)
-        (n, r0, (size_t)p->b->tokens, heads[k], lc->d_qk, c->rope.dim, c->rope.style, p->nl->ld,
-         p->ws->rope, sign, proj + r0 * p->nl->ld + p->nl->off[slot[k]]);
+    (n, r0, (size_t)p->b->tokens, heads[k], lc->d_qk, c->rope.dim, c->rope.style, p->nl->ld,
+     p->ws->rope, sign, proj + r0 * p->nl->ld + p->nl->off[slot[k]]);
 }
 
 static void proj_rows(void *ctx, size_t i, int worker) {
@@ -219,9 +219,8 @@ static void proj_rows(void *ctx, size_t i, int worker) {
     block_of(p, i, &r0, &n);
     if (has_norm(p) && !is_post(p))
         SD_R(sd_k_norm_fwd)
-        (p->c->norm, n, d, p->x + r0 * d, par(p, p->l, SD_ROLE_NORM1_G),
-         par(p, p->l, SD_ROLE_NORM1_B), (real)p->c->norm_eps, (real *)p->lb->a + r0 * d,
-         (real *)p->lb->stat1 + 2 * r0);
+    (p->c->norm, n, d, p->x + r0 * d, par(p, p->l, SD_ROLE_NORM1_G), par(p, p->l, SD_ROLE_NORM1_B),
+     (real)p->c->norm_eps, (real *)p->lb->a + r0 * d, (real *)p->lb->stat1 + 2 * r0);
     real *proj = p->lb->proj;
     const real *w = packed(p);
     r_gemm(false, false, n, nl->np, d, 1, attn_in(p) + r0 * d, d, w, nl->ld, 0, proj + r0 * nl->ld,
@@ -433,7 +432,7 @@ static sd_status mlm_forward(pass *p, sd_err *err) {
     return SD_OK;
 }
 
-enum { VCHUNK = 1024, RCHUNK = 64, SCHUNK = 16 };
+enum { VCHUNK = 1024, RCHUNK = 256, SCHUNK = 16 };
 
 /* logits (nr, nv) = h (nr, D) · decoder columns v0.. + bias */
 static void decode_cols(const pass *p, const real *h, size_t nr, size_t v0, size_t nv, real *out) {
@@ -535,12 +534,12 @@ static void loss_back(void *ctx, size_t i, int worker) {
 /* A piece of a weight gradient: C (m, n) += Aᵀ B over all rows; or column sums of B into C. */
 typedef struct piece {
     const real *a, *b;
-    size_t lda, ldb, m, n;
+    size_t lda, ldb, m, n, ldc;
     real *c;
     size_t rows;
 } piece;
 
-enum { MAX_PIECES = 512, PIECE_COLS = 128 };
+enum { MAX_PIECES = 512, PIECE_COLS = 256 };
 
 typedef struct piece_list {
     piece v[MAX_PIECES];
@@ -552,13 +551,19 @@ static void add_piece(piece_list *t, piece x) {
         t->v[t->n++] = x;
 }
 
-/* dW (m, n) += aᵀ b, in strips of rows of W. */
+/* dW (m, n) += aᵀ b, in strips along its longer side. */
 static void add_weight(piece_list *t, size_t rows, const real *a, size_t lda, size_t m,
                        const real *b, size_t ldb, size_t n, real *c) {
-    size_t strip = m > 16 * PIECE_COLS ? (m / 16 + 15) / 16 * 16 : PIECE_COLS;
-    for (size_t i = 0; i < m; i += strip)
-        add_piece(t, (piece){a + i, b, lda, ldb, m - i < strip ? m - i : strip, n,
-                             c ? c + i * n : NULL, rows});
+    size_t longer = m > n ? m : n, strip = PIECE_COLS;
+    if (longer > 16 * strip)
+        strip = (longer / 16 + 15) / 16 * 16;
+    for (size_t i = 0; c && i < longer; i += strip) {
+        size_t w = longer - i < strip ? longer - i : strip;
+        if (m >= n)
+            add_piece(t, (piece){a + i, b, lda, ldb, w, n, n, c + i * n, rows});
+        else
+            add_piece(t, (piece){a, b + i, lda, ldb, m, w, n, c + i, rows});
+    }
 }
 
 static void run_piece(void *ctx, size_t i, int worker) {
@@ -566,7 +571,7 @@ static void run_piece(void *ctx, size_t i, int worker) {
     const pass *p = ctx;
     const piece *x = &((const piece_list *)p->pieces)->v[i];
     if (x->a)
-        r_gemm(true, false, x->m, x->n, x->rows, 1, x->a, x->lda, x->b, x->ldb, 1, x->c, x->n);
+        r_gemm(true, false, x->m, x->n, x->rows, 1, x->a, x->lda, x->b, x->ldb, 1, x->c, x->ldc);
     else
         SD_R(sd_k_colsum)(x->rows, x->n, x->ldb, x->b, x->c);
 }
