@@ -132,7 +132,9 @@ local function search(q)
 end
 
 local function by_name(q)
-    if docs[q] then return page(q) end
+    if docs[q] then
+        return classes[q] and page(q) .. "\n\n" .. class_page(q) or page(q)
+    end
     if classes[q] then return class_page(q) end
     local as_plot = q:match "^plot%.(.+)$"
     if as_plot and docs["plot_" .. as_plot] then return page("plot_" .. as_plot) end

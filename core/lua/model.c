@@ -198,15 +198,21 @@ static int m_tokenizer(lua_State *L) {
 }
 
 static const char *tensor_name_at(const void *ctx, size_t i) {
+    static const char *const own[] = {"config",  "name",  "path", "family",    "n_params", "names",
+                                      "tensors", "parts", "part", "tokenizer", "steps",    "close"};
+    enum { N_OWN = sizeof own / sizeof *own };
     const sd_model *m = ctx;
+    if (i < N_OWN)
+        return own[i];
+    i -= N_OWN;
     return i < sd_model_n_tensors(m) ? sd_model_tensor_name(m, i) : NULL;
 }
 
 static void no_tensor(lua_State *L, const sd_model *m, const char *k) {
     const char *near = sd_suggest(k, tensor_name_at, m);
     if (near)
-        sd_lua_fail(L, SD_EINVAL, "%s has no tensor \"%s\": did you mean \"%s\"?", sd_model_name(m),
-                    k, near);
+        sd_lua_fail(L, SD_EINVAL, "%s has no \"%s\": did you mean \"%s\"?", sd_model_name(m), k,
+                    near);
     sd_lua_fail(L, SD_EINVAL,
                 "%s has no tensor, method or field \"%s\" (m:names() lists the tensors)",
                 sd_model_name(m), k);

@@ -367,7 +367,7 @@ static const char *name_at(const void *ctx, size_t i) {
 }
 
 void sd_lua_check_options(lua_State *L, int i, const char *const *names) {
-    if (lua_isnoneornil(L, i))
+    if (i == 0 || lua_isnoneornil(L, i)) /* 0: no options given */
         return;
     luaL_checktype(L, i, LUA_TTABLE);
     i = lua_absindex(L, i);
@@ -388,7 +388,7 @@ void sd_lua_check_options(lua_State *L, int i, const char *const *names) {
 }
 
 bool sd_lua_option(lua_State *L, int i, const char *name) {
-    if (!lua_istable(L, i))
+    if (i == 0 || !lua_istable(L, i))
         return false;
     if (lua_getfield(L, i, name) != LUA_TNIL)
         return true;
