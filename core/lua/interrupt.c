@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@
 static lua_State *volatile running;
 static volatile sig_atomic_t presses, job_pid;
 static struct timespec first_press;
+static pthread_t main_thread;
 
 static void hook(lua_State *L, lua_Debug *ar) {
     (void)ar;
@@ -43,8 +45,14 @@ static void say(const char *s) {
 }
 
 static void on_sigint(int sig) {
-    (void)sig;
     int saved = errno;
+    if (!pthread_equal(pthread_self(), main_thread)) {
+        /* A BLAS worker was picked (the main thread had the signal blocked): hand it over, so that
+         * the hook is set and pselect is woken where it matters. */
+        pthread_kill(main_thread, sig);
+        errno = saved;
+        return;
+    }
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     double since = (double)(now.tv_sec - first_press.tv_sec) +
@@ -84,6 +92,7 @@ static void on_sigpipe(int sig) {
 }
 
 void sd_lua_interrupt_install(void) {
+    main_thread = pthread_self();
     struct sigaction sa;
     memset(&sa, 0, sizeof sa);
     sigemptyset(&sa.sa_mask);
