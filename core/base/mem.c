@@ -38,9 +38,13 @@ static void *alloc(size_t n, size_t size, bool zero, sd_err *err) {
     return p;
 }
 
-void *sd_alloc(size_t n, size_t size, sd_err *err) { return alloc(n, size, true, err); }
+void *sd_alloc(size_t n, size_t size, sd_err *err) {
+    return alloc(n, size, true, err);
+}
 
-void *sd_alloc_raw(size_t n, size_t size, sd_err *err) { return alloc(n, size, false, err); }
+void *sd_alloc_raw(size_t n, size_t size, sd_err *err) {
+    return alloc(n, size, false, err);
+}
 
 sd_status sd_grow(void **p, size_t *cap, size_t need, size_t size, sd_err *err) {
     if (need <= *cap)
@@ -68,9 +72,13 @@ char *sd_strndup(const char *s, size_t n, sd_err *err) {
     return d;
 }
 
-char *sd_strdup(const char *s, sd_err *err) { return sd_strndup(s, strlen(s), err); }
+char *sd_strdup(const char *s, sd_err *err) {
+    return sd_strndup(s, strlen(s), err);
+}
 
-void sd_free(void *p) { free(p); }
+void sd_free(void *p) {
+    free(p);
+}
 
 /* ---- arena --------------------------------------------------------------------------------- */
 
@@ -84,7 +92,9 @@ struct sd_arena {
     block *head;
 };
 
-sd_arena *sd_arena_new(sd_err *err) { return sd_alloc(1, sizeof(sd_arena), err); }
+sd_arena *sd_arena_new(sd_err *err) {
+    return sd_alloc(1, sizeof(sd_arena), err);
+}
 
 void *sd_arena_alloc(sd_arena *a, size_t n, size_t size, sd_err *err) {
     size_t bytes;

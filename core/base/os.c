@@ -59,9 +59,13 @@ sd_status sd_file_open(const char *path, sd_file **out, sd_err *err) {
     return SD_OK;
 }
 
-const char *sd_file_path(const sd_file *f) { return f->path; }
+const char *sd_file_path(const sd_file *f) {
+    return f->path;
+}
 
-uint64_t sd_file_size(const sd_file *f) { return f->size; }
+uint64_t sd_file_size(const sd_file *f) {
+    return f->size;
+}
 
 sd_status sd_file_pread(sd_file *f, uint64_t offset, void *dst, size_t n, sd_err *err) {
     unsigned char *p = dst;
@@ -118,7 +122,7 @@ done:
 struct sd_writer {
     int fd;
     char *path, *tmp;
-    bool failed;
+    bool failed, direct; /* direct: a device or FIFO, written in place */
     size_t fill;
     unsigned char buf[1 << 16];
 };
@@ -147,14 +151,21 @@ sd_status sd_writer_open(const char *path, sd_writer **out, sd_err *err) {
         writer_free(w);
         return sd_fail(err, SD_ENOMEM, "out of memory");
     }
-    w->fd = mkostemps(w->tmp, 4, O_CLOEXEC);
+    /* /dev/stdout or a FIFO is not replaced by a file of its name. */
+    struct stat old;
+    w->direct = stat(path, &old) == 0 && !S_ISREG(old.st_mode);
+    w->fd =
+        w->direct ? open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY) : mkostemps(w->tmp, 4, O_CLOEXEC);
     if (w->fd < 0) {
         sd_status st = sd_fail(err, SD_EWRITE, "%s: %s", path, strerror(errno));
         writer_free(w);
         return st;
     }
+    if (w->direct) {
+        *out = w;
+        return SD_OK;
+    }
     /* mkstemp makes 0600; a saved file gets what the umask allows, or what it replaces had. */
-    struct stat old;
     mode_t mask = umask(0);
     umask(mask);
     if (fchmod(w->fd, stat(path, &old) == 0 ? old.st_mode & 07777 : 0666 & ~mask) != 0)
@@ -211,12 +222,16 @@ sd_status sd_writer_commit(sd_writer *w, sd_err *err) {
         st = sd_fail(err, SD_EWRITE, "%s: an earlier write failed", w->path);
     else
         st = writer_raw(w, w->buf, w->fill, err);
-    if (st == SD_OK && fsync(w->fd) != 0 && errno != EINVAL && errno != EROFS)
+    if (st == SD_OK && !w->direct && fsync(w->fd) != 0 && errno != EINVAL && errno != EROFS)
         st = sd_fail(err, SD_EWRITE, "%s: %s", w->path, strerror(errno));
     int fd = w->fd;
     w->fd = -1;
     if (close(fd) != 0 && st == SD_OK)
         st = sd_fail(err, SD_EWRITE, "%s: %s", w->path, strerror(errno));
+    if (w->direct) {
+        writer_free(w);
+        return st;
+    }
     if (st == SD_OK && rename(w->tmp, w->path) != 0)
         st = sd_fail(err, SD_EWRITE, "%s: %s", w->path, strerror(errno));
     if (st == SD_OK)
@@ -230,7 +245,8 @@ sd_status sd_writer_commit(sd_writer *w, sd_err *err) {
 void sd_writer_abort(sd_writer *w) {
     if (!w)
         return;
-    unlink(w->tmp);
+    if (!w->direct)
+        unlink(w->tmp);
     writer_free(w);
 }
 
@@ -247,7 +263,9 @@ sd_status sd_write_file(const char *path, const void *p, size_t n, sd_err *err) 
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-bool sd_path_exists(const char *path) { return access(path, F_OK) == 0; }
+bool sd_path_exists(const char *path) {
+    return access(path, F_OK) == 0;
+}
 
 bool sd_path_is_dir(const char *path) {
     struct stat st;
@@ -415,6 +433,8 @@ uint64_t sd_peak_rss(void) {
 sd_status sd_spawn(const char *const *argv, const char *dir, double deadline, int *exit_code,
                    sd_buf *output, sd_err *err) {
     int pipefd[2];
+    if (dir && !sd_path_is_dir(dir))
+        return sd_fail(err, SD_EFILE, "%s: not a folder", dir);
     if (pipe2(pipefd, O_CLOEXEC) != 0)
         return sd_fail(err, SD_EFILE, "pipe: %s", strerror(errno));
     posix_spawn_file_actions_t fa;
@@ -434,8 +454,8 @@ sd_status sd_spawn(const char *const *argv, const char *dir, double deadline, in
     posix_spawnattr_setsigmask(&at, &none);
     posix_spawnattr_setsigdefault(&at, &dflt);
     posix_spawnattr_setpgroup(&at, 0);
-    posix_spawnattr_setflags(
-        &at, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setflags(&at, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                      POSIX_SPAWN_SETSIGDEF);
     pid_t pid;
     extern char **environ;
     int rc = posix_spawnp(&pid, argv[0], &fa, &at, (char *const *)(uintptr_t)argv, environ);
@@ -472,8 +492,8 @@ sd_status sd_spawn(const char *const *argv, const char *dir, double deadline, in
         if (sd_cancelled())
             st = sd_fail(err, SD_ECANCEL, "interrupted");
         else if (sd_now() > end)
-            st = sd_fail(err, SD_EFILE, "%s: not finished after %.0f s, stopped", argv[0],
-                         deadline);
+            st =
+                sd_fail(err, SD_EFILE, "%s: not finished after %.0f s, stopped", argv[0], deadline);
         if (st != SD_OK) {
             kill(-pid, SIGKILL);
             while (waitpid(pid, &status, 0) < 0 && errno == EINTR)

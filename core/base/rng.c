@@ -11,7 +11,9 @@ static uint64_t splitmix(uint64_t *x) {
     return z ^ (z >> 31);
 }
 
-static uint64_t rotl(uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
+static uint64_t rotl(uint64_t x, int k) {
+    return (x << k) | (x >> (64 - k));
+}
 
 void sd_rng_seed(sd_rng *r, uint64_t seed) {
     for (int i = 0; i < 4; i++)
@@ -38,7 +40,9 @@ uint64_t sd_rng_u64(sd_rng *r) {
     return result;
 }
 
-double sd_rng_uniform(sd_rng *r) { return (double)(sd_rng_u64(r) >> 11) * 0x1.0p-53; }
+double sd_rng_uniform(sd_rng *r) {
+    return (double)(sd_rng_u64(r) >> 11) * 0x1.0p-53;
+}
 
 uint64_t sd_rng_below(sd_rng *r, uint64_t bound) {
     /* Rejects the short last interval, so that every value has the same number of sources. */

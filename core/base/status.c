@@ -62,32 +62,49 @@ void sd_err_clear(sd_err *err) {
 
 const char *sd_status_name(sd_status code) {
     switch (code) {
-    case SD_OK: return "ok";
-    case SD_EINVAL: return "bad argument";
-    case SD_EFILE: return "file error";
-    case SD_EFORMAT: return "format error";
-    case SD_ENUMERIC: return "numerical failure";
-    case SD_EMISSING: return "program missing";
-    case SD_EWRITE: return "write error";
-    case SD_ECANCEL: return "interrupted";
-    case SD_ENOMEM: return "out of memory";
-    case SD_EPLUGIN: return "plugin error";
+    case SD_OK:
+        return "ok";
+    case SD_EINVAL:
+        return "bad argument";
+    case SD_EFILE:
+        return "file error";
+    case SD_EFORMAT:
+        return "format error";
+    case SD_ENUMERIC:
+        return "numerical failure";
+    case SD_EMISSING:
+        return "program missing";
+    case SD_EWRITE:
+        return "write error";
+    case SD_ECANCEL:
+        return "interrupted";
+    case SD_ENOMEM:
+        return "out of memory";
+    case SD_EPLUGIN:
+        return "plugin error";
     }
     return "unknown status";
 }
 
 int sd_status_exit_code(sd_status code) {
     switch (code) {
-    case SD_OK: return 0;
+    case SD_OK:
+        return 0;
     case SD_EFILE:
-    case SD_EFORMAT: return 3;
-    case SD_ENUMERIC: return 4;
-    case SD_EMISSING: return 5;
-    case SD_EWRITE: return 6;
-    case SD_ECANCEL: return 130;
+    case SD_EFORMAT:
+        return 3;
+    case SD_ENUMERIC:
+        return 4;
+    case SD_EMISSING:
+        return 5;
+    case SD_EWRITE:
+        return 6;
+    case SD_ECANCEL:
+        return 130;
     case SD_EINVAL:
     case SD_ENOMEM:
-    case SD_EPLUGIN: return 1;
+    case SD_EPLUGIN:
+        return 1;
     }
     return 1;
 }

@@ -18,24 +18,28 @@ int sd_blas_threads(int n) {
     return old;
 }
 
-const char *sd_blas_config(void) { return openblas_get_config(); }
+const char *sd_blas_config(void) {
+    return openblas_get_config();
+}
 
-static int op(bool t) { return t ? CblasTrans : CblasNoTrans; }
+static int op(bool t) {
+    return t ? CblasTrans : CblasNoTrans;
+}
 
 void sd_gemm_f32(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const float *a,
                  size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc) {
     if (m == 0 || n == 0)
         return;
-    cblas_sgemm(CblasRowMajor, op(ta), op(tb), (int)m, (int)n, (int)k, alpha, a,
-                lda ? (int)lda : 1, b, ldb ? (int)ldb : 1, beta, c, (int)ldc);
+    cblas_sgemm(CblasRowMajor, op(ta), op(tb), (int)m, (int)n, (int)k, alpha, a, lda ? (int)lda : 1,
+                b, ldb ? (int)ldb : 1, beta, c, (int)ldc);
 }
 
 void sd_gemm_f64(bool ta, bool tb, size_t m, size_t n, size_t k, double alpha, const double *a,
                  size_t lda, const double *b, size_t ldb, double beta, double *c, size_t ldc) {
     if (m == 0 || n == 0)
         return;
-    cblas_dgemm(CblasRowMajor, op(ta), op(tb), (int)m, (int)n, (int)k, alpha, a,
-                lda ? (int)lda : 1, b, ldb ? (int)ldb : 1, beta, c, (int)ldc);
+    cblas_dgemm(CblasRowMajor, op(ta), op(tb), (int)m, (int)n, (int)k, alpha, a, lda ? (int)lda : 1,
+                b, ldb ? (int)ldb : 1, beta, c, (int)ldc);
 }
 
 void sd_gemv_f64(bool ta, size_t m, size_t n, double alpha, const double *a, size_t lda,
@@ -66,9 +70,12 @@ double sd_dot_f64(size_t n, const double *x, const double *y) {
     return n ? cblas_ddot((int)n, x, 1, y, 1) : 0.0;
 }
 
-double sd_nrm2_f64(size_t n, const double *x) { return n ? cblas_dnrm2((int)n, x, 1) : 0.0; }
+double sd_nrm2_f64(size_t n, const double *x) {
+    return n ? cblas_dnrm2((int)n, x, 1) : 0.0;
+}
 
-/* ---- LAPACK ------------------------------------------------------------------------------------ */
+/* ---- LAPACK ------------------------------------------------------------------------------------
+ */
 
 static sd_status check_dims(size_t m, size_t n, sd_err *err) {
     if (m > INT_MAX / 8 || n > INT_MAX / 8)
@@ -104,23 +111,28 @@ sd_status sd_lapack_geqp3(size_t m, size_t n, double *a, size_t lda, int *jpvt, 
     memset(jpvt, 0, n * sizeof *jpvt);
     LAPACKE_dgeqp3_work(LAPACK_COL_MAJOR, (int)m, (int)n, a, (int)lda, jpvt, tau, &q, -1);
     SD_TRY(work_of(q, &work, &lwork, err));
-    lapack_int info = LAPACKE_dgeqp3_work(LAPACK_COL_MAJOR, (int)m, (int)n, a, (int)lda, jpvt, tau,
-                                          work, lwork);
+    lapack_int info =
+        LAPACKE_dgeqp3_work(LAPACK_COL_MAJOR, (int)m, (int)n, a, (int)lda, jpvt, tau, work, lwork);
     sd_free(work);
     return check_info(info, "pivoted QR", err);
 }
 
+/* dgeqrt: its panels are recursive, level 3 throughout; three times dgeqrf on tall matrices. The
+ * factors of the reflectors stand on the diagonals of its T blocks. */
 sd_status sd_lapack_geqrf(size_t m, size_t n, double *a, size_t lda, double *tau, sd_err *err) {
+    enum { NB = 32 };
     SD_TRY(check_dims(m, n, err));
     if (m == 0 || n == 0)
         return SD_OK;
-    double q, *work;
-    lapack_int lwork;
-    LAPACKE_dgeqrf_work(LAPACK_COL_MAJOR, (int)m, (int)n, a, (int)lda, tau, &q, -1);
-    SD_TRY(work_of(q, &work, &lwork, err));
-    lapack_int info =
-        LAPACKE_dgeqrf_work(LAPACK_COL_MAJOR, (int)m, (int)n, a, (int)lda, tau, work, lwork);
-    sd_free(work);
+    size_t k = m < n ? m : n, nb = k < NB ? k : NB;
+    double *t = sd_alloc_raw(nb * (k + n), sizeof *t, err);
+    if (!t)
+        return SD_ENOMEM;
+    lapack_int info = LAPACKE_dgeqrt_work(LAPACK_COL_MAJOR, (int)m, (int)n, (int)nb, a, (int)lda, t,
+                                          (int)nb, t + nb * k);
+    for (size_t j = 0; j < k; j++)
+        tau[j] = t[j * nb + j % nb];
+    sd_free(t);
     return check_info(info, "QR", err);
 }
 
@@ -211,9 +223,8 @@ sd_status sd_lapack_bdsdc(bool vectors, size_t n, double *d, double *e, double *
     double *work = sd_alloc_raw(vectors ? 3 * n * n + 4 * n : 4 * n, sizeof *work, err);
     sd_status st = SD_ENOMEM;
     if (iwork && work) {
-        lapack_int info =
-            LAPACKE_dbdsdc_work(LAPACK_COL_MAJOR, 'U', vectors ? 'I' : 'N', (int)n, d, e, u, (int)n,
-                                vt, (int)n, NULL, NULL, work, iwork);
+        lapack_int info = LAPACKE_dbdsdc_work(LAPACK_COL_MAJOR, 'U', vectors ? 'I' : 'N', (int)n, d,
+                                              e, u, (int)n, vt, (int)n, NULL, NULL, work, iwork);
         st = check_info(info, "bidiagonal singular values", err);
     }
     sd_free(iwork);

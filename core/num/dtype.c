@@ -4,32 +4,23 @@
 #include <string.h>
 
 static const sd_dtype_info info[SD_DTYPE_COUNT] = {
-    [SD_F32] = {"F32", 1, 4, true, false},
-    [SD_F64] = {"F64", 1, 8, true, false},
-    [SD_F16] = {"F16", 1, 2, true, false},
-    [SD_BF16] = {"BF16", 1, 2, true, false},
-    [SD_F8_E4M3] = {"F8_E4M3", 1, 1, true, false},
-    [SD_F8_E5M2] = {"F8_E5M2", 1, 1, true, false},
-    [SD_I8] = {"I8", 1, 1, false, false},
-    [SD_I16] = {"I16", 1, 2, false, false},
-    [SD_I32] = {"I32", 1, 4, false, false},
-    [SD_I64] = {"I64", 1, 8, false, false},
-    [SD_U8] = {"U8", 1, 1, false, false},
-    [SD_U16] = {"U16", 1, 2, false, false},
-    [SD_U32] = {"U32", 1, 4, false, false},
-    [SD_U64] = {"U64", 1, 8, false, false},
-    [SD_BOOL] = {"BOOL", 1, 1, false, false},
-    [SD_Q4_0] = {"Q4_0", 32, 18, true, true},
-    [SD_Q4_1] = {"Q4_1", 32, 20, true, true},
-    [SD_Q5_0] = {"Q5_0", 32, 22, true, true},
-    [SD_Q5_1] = {"Q5_1", 32, 24, true, true},
-    [SD_Q8_0] = {"Q8_0", 32, 34, true, true},
-    [SD_Q4_K] = {"Q4_K", 256, 144, true, true},
-    [SD_Q5_K] = {"Q5_K", 256, 176, true, true},
+    [SD_F32] = {"F32", 1, 4, true, false},         [SD_F64] = {"F64", 1, 8, true, false},
+    [SD_F16] = {"F16", 1, 2, true, false},         [SD_BF16] = {"BF16", 1, 2, true, false},
+    [SD_F8_E4M3] = {"F8_E4M3", 1, 1, true, false}, [SD_F8_E5M2] = {"F8_E5M2", 1, 1, true, false},
+    [SD_I8] = {"I8", 1, 1, false, false},          [SD_I16] = {"I16", 1, 2, false, false},
+    [SD_I32] = {"I32", 1, 4, false, false},        [SD_I64] = {"I64", 1, 8, false, false},
+    [SD_U8] = {"U8", 1, 1, false, false},          [SD_U16] = {"U16", 1, 2, false, false},
+    [SD_U32] = {"U32", 1, 4, false, false},        [SD_U64] = {"U64", 1, 8, false, false},
+    [SD_BOOL] = {"BOOL", 1, 1, false, false},      [SD_Q4_0] = {"Q4_0", 32, 18, true, true},
+    [SD_Q4_1] = {"Q4_1", 32, 20, true, true},      [SD_Q5_0] = {"Q5_0", 32, 22, true, true},
+    [SD_Q5_1] = {"Q5_1", 32, 24, true, true},      [SD_Q8_0] = {"Q8_0", 32, 34, true, true},
+    [SD_Q4_K] = {"Q4_K", 256, 144, true, true},    [SD_Q5_K] = {"Q5_K", 256, 176, true, true},
     [SD_Q6_K] = {"Q6_K", 256, 210, true, true},
 };
 
-const sd_dtype_info *sd_dtype_get(sd_dtype t) { return &info[t]; }
+const sd_dtype_info *sd_dtype_get(sd_dtype t) {
+    return &info[t];
+}
 
 bool sd_dtype_find(const char *name, sd_dtype *out) {
     for (int i = 0; i < SD_DTYPE_COUNT; i++)
@@ -48,7 +39,8 @@ bool sd_dtype_bytes(sd_dtype t, uint64_t n, uint64_t *out) {
     return true;
 }
 
-/* ---- small floats ----------------------------------------------------------------------------- */
+/* ---- small floats -----------------------------------------------------------------------------
+ */
 
 static float bits_f32(uint32_t u) {
     float f;
@@ -84,7 +76,9 @@ uint16_t sd_f32_to_f16(float x) {
     return (uint16_t)(sign | r >> 13);
 }
 
-float sd_bf16_to_f32(uint16_t h) { return bits_f32((uint32_t)h << 16); }
+float sd_bf16_to_f32(uint16_t h) {
+    return bits_f32((uint32_t)h << 16);
+}
 
 uint16_t sd_f32_to_bf16(float x) {
     uint32_t u = f32_bits(x);
@@ -99,8 +93,8 @@ static float f8_to_f32(uint8_t b, int e, int m, bool fn) {
     float s = b & 0x80 ? -1.0f : 1.0f;
     if (fn ? (b & 0x7F) == 0x7F : ex == (1 << e) - 1)
         return fn || man ? s * NAN : s * INFINITY;
-    return s * (ex ? ldexpf((float)((1 << m) + man), ex - bias - m)
-                   : ldexpf((float)man, 1 - bias - m));
+    return s *
+           (ex ? ldexpf((float)((1 << m) + man), ex - bias - m) : ldexpf((float)man, 1 - bias - m));
 }
 
 static uint8_t f32_to_f8(float x, int e, int m, bool fn) {
@@ -131,12 +125,15 @@ static uint8_t f32_to_f8(float x, int e, int m, bool fn) {
     return (uint8_t)(sign | (man < 1 << m ? man : ((ex + bias) << m) + man - (1 << m)));
 }
 
-/* ---- quantised blocks (ggml's layouts) ----------------------------------------------------------- */
+/* ---- quantised blocks (ggml's layouts)
+ * ----------------------------------------------------------- */
 
-static float half_at(const uint8_t *p) { return sd_f16_to_f32((uint16_t)(p[0] | p[1] << 8)); }
+static float half_at(const uint8_t *p) {
+    return sd_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
+}
 
-/* 32 weights: [d f16][m f16 if `min`][high bits u32 if `five`][16 bytes of nibbles]; the low nibbles
- * are weights 0..15, the high ones 16..31. */
+/* 32 weights: [d f16][m f16 if `min`][high bits u32 if `five`][16 bytes of nibbles]; the low
+ * nibbles are weights 0..15, the high ones 16..31. */
 static void block32(const uint8_t *b, float *y, bool min, bool five) {
     float d = half_at(b), m = min ? half_at(b + 2) : 0.0f;
     const uint8_t *p = b + (min ? 4 : 2);
@@ -208,47 +205,81 @@ static void block_q6_k(const uint8_t *b, float *y) {
 
 static void block_to_f32(sd_dtype t, const uint8_t *b, float *y) {
     switch (t) {
-    case SD_Q4_0: block32(b, y, false, false); break;
-    case SD_Q4_1: block32(b, y, true, false); break;
-    case SD_Q5_0: block32(b, y, false, true); break;
-    case SD_Q5_1: block32(b, y, true, true); break;
-    case SD_Q8_0: block_q8_0(b, y); break;
-    case SD_Q4_K: block_q45_k(b, y, false); break;
-    case SD_Q5_K: block_q45_k(b, y, true); break;
-    case SD_Q6_K: block_q6_k(b, y); break;
-    default: break;
+    case SD_Q4_0:
+        block32(b, y, false, false);
+        break;
+    case SD_Q4_1:
+        block32(b, y, true, false);
+        break;
+    case SD_Q5_0:
+        block32(b, y, false, true);
+        break;
+    case SD_Q5_1:
+        block32(b, y, true, true);
+        break;
+    case SD_Q8_0:
+        block_q8_0(b, y);
+        break;
+    case SD_Q4_K:
+        block_q45_k(b, y, false);
+        break;
+    case SD_Q5_K:
+        block_q45_k(b, y, true);
+        break;
+    case SD_Q6_K:
+        block_q6_k(b, y);
+        break;
+    default:
+        break;
     }
 }
 
-/* ---- conversions ---------------------------------------------------------------------------------- */
+/* ---- conversions
+ * ---------------------------------------------------------------------------------- */
 
 /* One loop a type; memcpy because the source may be unaligned. */
-#define EACH(ctype_, expr_)                          \
-    for (size_t i = 0; i < n; i++) {                 \
-        ctype_ v;                                    \
-        memcpy(&v, p + i * sizeof v, sizeof v);      \
-        dst[i] = (expr_);                            \
-    }                                                \
+#define EACH(ctype_, expr_)                     \
+    for (size_t i = 0; i < n; i++) {            \
+        ctype_ v;                               \
+        memcpy(&v, p + i * sizeof v, sizeof v); \
+        dst[i] = (expr_);                       \
+    }                                           \
     return
 
-#define PLAIN(real_)                                                   \
-    switch (t) {                                                       \
-    case SD_F32: EACH(float, (real_)v);                                \
-    case SD_F64: EACH(double, (real_)v);                               \
-    case SD_F16: EACH(uint16_t, (real_)sd_f16_to_f32(v));              \
-    case SD_BF16: EACH(uint16_t, (real_)sd_bf16_to_f32(v));            \
-    case SD_F8_E4M3: EACH(uint8_t, (real_)f8_to_f32(v, 4, 3, true));   \
-    case SD_F8_E5M2: EACH(uint8_t, (real_)f8_to_f32(v, 5, 2, false));  \
-    case SD_I8: EACH(int8_t, (real_)v);                                \
-    case SD_I16: EACH(int16_t, (real_)v);                              \
-    case SD_I32: EACH(int32_t, (real_)v);                              \
-    case SD_I64: EACH(int64_t, (real_)v);                              \
-    case SD_U8: EACH(uint8_t, (real_)v);                               \
-    case SD_U16: EACH(uint16_t, (real_)v);                             \
-    case SD_U32: EACH(uint32_t, (real_)v);                             \
-    case SD_U64: EACH(uint64_t, (real_)v);                             \
-    case SD_BOOL: EACH(uint8_t, (real_)(v != 0));                      \
-    default: break;                                                    \
+#define PLAIN(real_)                                     \
+    switch (t) {                                         \
+    case SD_F32:                                         \
+        EACH(float, (real_)v);                           \
+    case SD_F64:                                         \
+        EACH(double, (real_)v);                          \
+    case SD_F16:                                         \
+        EACH(uint16_t, (real_)sd_f16_to_f32(v));         \
+    case SD_BF16:                                        \
+        EACH(uint16_t, (real_)sd_bf16_to_f32(v));        \
+    case SD_F8_E4M3:                                     \
+        EACH(uint8_t, (real_)f8_to_f32(v, 4, 3, true));  \
+    case SD_F8_E5M2:                                     \
+        EACH(uint8_t, (real_)f8_to_f32(v, 5, 2, false)); \
+    case SD_I8:                                          \
+        EACH(int8_t, (real_)v);                          \
+    case SD_I16:                                         \
+        EACH(int16_t, (real_)v);                         \
+    case SD_I32:                                         \
+        EACH(int32_t, (real_)v);                         \
+    case SD_I64:                                         \
+        EACH(int64_t, (real_)v);                         \
+    case SD_U8:                                          \
+        EACH(uint8_t, (real_)v);                         \
+    case SD_U16:                                         \
+        EACH(uint16_t, (real_)v);                        \
+    case SD_U32:                                         \
+        EACH(uint32_t, (real_)v);                        \
+    case SD_U64:                                         \
+        EACH(uint64_t, (real_)v);                        \
+    case SD_BOOL:                                        \
+        EACH(uint8_t, (real_)(v != 0));                  \
+    default:                                             \
+        break;                                           \
     }
 
 void sd_to_f32(sd_dtype t, const void *src, float *dst, size_t n) {
@@ -284,32 +315,48 @@ static double clamp_int(float x, double lo, double hi) {
     return r < lo ? lo : r > hi ? hi : r;
 }
 
-#define STORE(ctype_, expr_)                         \
-    for (size_t i = 0; i < n; i++) {                 \
-        float x = src[i];                            \
-        ctype_ v = (ctype_)(expr_);                  \
-        memcpy(p + i * sizeof v, &v, sizeof v);      \
-    }                                                \
+#define STORE(ctype_, expr_)                    \
+    for (size_t i = 0; i < n; i++) {            \
+        float x = src[i];                       \
+        ctype_ v = (ctype_)(expr_);             \
+        memcpy(p + i * sizeof v, &v, sizeof v); \
+    }                                           \
     return SD_OK
 
 sd_status sd_from_f32(sd_dtype t, const float *src, void *dst, size_t n, sd_err *err) {
     uint8_t *p = dst;
     switch (t) {
-    case SD_F32: STORE(float, x);
-    case SD_F64: STORE(double, x);
-    case SD_F16: STORE(uint16_t, sd_f32_to_f16(x));
-    case SD_BF16: STORE(uint16_t, sd_f32_to_bf16(x));
-    case SD_F8_E4M3: STORE(uint8_t, f32_to_f8(x, 4, 3, true));
-    case SD_F8_E5M2: STORE(uint8_t, f32_to_f8(x, 5, 2, false));
-    case SD_I8: STORE(int8_t, clamp_int(x, -128, 127));
-    case SD_I16: STORE(int16_t, clamp_int(x, -32768, 32767));
-    case SD_I32: STORE(int32_t, clamp_int(x, -2147483648.0, 2147483647.0));
-    case SD_I64: STORE(int64_t, clamp_int(x, -0x1p63, 0x1.fffffffffffffp62));
-    case SD_U8: STORE(uint8_t, clamp_int(x, 0, 255));
-    case SD_U16: STORE(uint16_t, clamp_int(x, 0, 65535));
-    case SD_U32: STORE(uint32_t, clamp_int(x, 0, 4294967295.0));
-    case SD_U64: STORE(uint64_t, clamp_int(x, 0, 0x1.fffffffffffffp63));
-    case SD_BOOL: STORE(uint8_t, x != 0.0f);
-    default: return sd_fail(err, SD_EINVAL, "cannot convert to %s", info[t].name);
+    case SD_F32:
+        STORE(float, x);
+    case SD_F64:
+        STORE(double, x);
+    case SD_F16:
+        STORE(uint16_t, sd_f32_to_f16(x));
+    case SD_BF16:
+        STORE(uint16_t, sd_f32_to_bf16(x));
+    case SD_F8_E4M3:
+        STORE(uint8_t, f32_to_f8(x, 4, 3, true));
+    case SD_F8_E5M2:
+        STORE(uint8_t, f32_to_f8(x, 5, 2, false));
+    case SD_I8:
+        STORE(int8_t, clamp_int(x, -128, 127));
+    case SD_I16:
+        STORE(int16_t, clamp_int(x, -32768, 32767));
+    case SD_I32:
+        STORE(int32_t, clamp_int(x, -2147483648.0, 2147483647.0));
+    case SD_I64:
+        STORE(int64_t, clamp_int(x, -0x1p63, 0x1.fffffffffffffp62));
+    case SD_U8:
+        STORE(uint8_t, clamp_int(x, 0, 255));
+    case SD_U16:
+        STORE(uint16_t, clamp_int(x, 0, 65535));
+    case SD_U32:
+        STORE(uint32_t, clamp_int(x, 0, 4294967295.0));
+    case SD_U64:
+        STORE(uint64_t, clamp_int(x, 0, 0x1.fffffffffffffp63));
+    case SD_BOOL:
+        STORE(uint8_t, x != 0.0f);
+    default:
+        return sd_fail(err, SD_EINVAL, "cannot convert to %s", info[t].name);
     }
 }

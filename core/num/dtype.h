@@ -44,7 +44,7 @@ typedef struct sd_dtype_info {
 } sd_dtype_info;
 
 const sd_dtype_info *sd_dtype_get(sd_dtype t);
-/* Looks a safetensors name up; false when unknown. */
+/* Looks a name of the table up, block types included; false when unknown. */
 bool sd_dtype_find(const char *name, sd_dtype *out);
 /* Bytes of n elements; false on overflow or n not a multiple of the block. */
 bool sd_dtype_bytes(sd_dtype t, uint64_t n, uint64_t *out);

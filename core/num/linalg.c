@@ -163,8 +163,8 @@ sd_status sd_svd(size_t m, size_t n, const double *a, double *s, double *u, doub
     SD_TRY(check_finite(a, m, n, n, err));
     if (m == 0 || n == 0)
         return SD_OK;
-    /* Row-major A is column-major Aᵀ = V S Uᵀ: its left vectors (n×k, column-major) are Vt row-major,
-     * its right vectors (k×m, column-major) are U row-major. */
+    /* Row-major A is column-major Aᵀ = V S Uᵀ: its left vectors (n×k, column-major) are Vt
+     * row-major, its right vectors (k×m, column-major) are U row-major. */
     double *c = sd_alloc_raw(m * n, sizeof *c, err);
     if (!c)
         return SD_ENOMEM;

@@ -25,7 +25,9 @@ static void storage_unref(sd_storage *s) {
     sd_free(s);
 }
 
-static size_t elem(const sd_tensor *t) { return (size_t)sd_dtype_get(t->dtype)->bytes; }
+static size_t elem(const sd_tensor *t) {
+    return (size_t)sd_dtype_get(t->dtype)->bytes;
+}
 
 static void set_shape(sd_tensor *t, int ndim, const int64_t *shape) {
     int64_t s = 1;
@@ -110,7 +112,8 @@ void sd_tensor_free(sd_tensor *t) {
     sd_free(t);
 }
 
-/* ---- views ------------------------------------------------------------------------------------- */
+/* ---- views -------------------------------------------------------------------------------------
+ */
 
 static sd_tensor *share(const sd_tensor *t, sd_err *err) {
     sd_tensor *v = sd_alloc(1, sizeof *v, err);
@@ -255,7 +258,8 @@ sd_status sd_tensor_reshape(const sd_tensor *t, int ndim, const int64_t *shape, 
     return SD_OK;
 }
 
-/* ---- properties --------------------------------------------------------------------------------- */
+/* ---- properties ---------------------------------------------------------------------------------
+ */
 
 int64_t sd_tensor_numel(const sd_tensor *t) {
     int64_t n = 1;
@@ -270,7 +274,9 @@ size_t sd_tensor_nbytes(const sd_tensor *t) {
     return (size_t)b;
 }
 
-size_t sd_tensor_storage_bytes(const sd_tensor *t) { return t->storage->bytes; }
+size_t sd_tensor_storage_bytes(const sd_tensor *t) {
+    return t->storage->bytes;
+}
 
 bool sd_tensor_is_contiguous(const sd_tensor *t) {
     int64_t s = 1;
@@ -284,9 +290,12 @@ bool sd_tensor_is_contiguous(const sd_tensor *t) {
     return true;
 }
 
-bool sd_tensor_shares(const sd_tensor *a, const sd_tensor *b) { return a->storage == b->storage; }
+bool sd_tensor_shares(const sd_tensor *a, const sd_tensor *b) {
+    return a->storage == b->storage;
+}
 
-/* ---- walking ------------------------------------------------------------------------------------- */
+/* ---- walking
+ * ------------------------------------------------------------------------------------- */
 
 /* Rows of a tensor: the innermost dimension is a strided run, the outer ones an odometer. */
 typedef struct walk {
@@ -327,14 +336,19 @@ static void run_to_f64(const sd_tensor *t, const char *p, int64_t step, double *
 
 static void store_f64(sd_dtype t, char *p, double v) {
     switch (t) {
-    case SD_F64: memcpy(p, &v, sizeof v); return;
+    case SD_F64:
+        memcpy(p, &v, sizeof v);
+        return;
     case SD_I64: {
-        int64_t x = isnan(v) ? 0 : v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
+        int64_t x = isnan(v)      ? 0
+                    : v >= 0x1p63 ? INT64_MAX
+                    : v < -0x1p63 ? INT64_MIN
+                                  : (int64_t)rint(v);
         memcpy(p, &x, sizeof x);
         return;
     }
     case SD_U64: {
-        uint64_t x = !(v > 0) ? 0 : v >= 0x1p64 ? UINT64_MAX : (uint64_t)v;
+        uint64_t x = !(v > 0) ? 0 : v >= 0x1p64 ? UINT64_MAX : (uint64_t)rint(v);
         memcpy(p, &x, sizeof x);
         return;
     }
@@ -382,7 +396,8 @@ void sd_tensor_put(sd_tensor *t, const int64_t *index, double v) {
     store_f64(t->dtype, (char *)t->data + o * (int64_t)elem(t), v);
 }
 
-/* ---- copies ------------------------------------------------------------------------------------- */
+/* ---- copies -------------------------------------------------------------------------------------
+ */
 
 sd_status sd_tensor_cast(const sd_tensor *t, sd_dtype to, sd_tensor **out, sd_err *err) {
     *out = NULL;
@@ -473,7 +488,8 @@ sd_status sd_tensor_copy_into(sd_tensor *dst, const sd_tensor *src, sd_err *err)
     return SD_OK;
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------- */
+/* ---- statistics
+ * ---------------------------------------------------------------------------------- */
 
 sd_status sd_tensor_stats(const sd_tensor *t, sd_stats *out, sd_err *err) {
     memset(out, 0, sizeof *out);
@@ -521,7 +537,8 @@ sd_status sd_tensor_stats(const sd_tensor *t, sd_stats *out, sd_err *err) {
     return SD_OK;
 }
 
-/* ---- arithmetic ----------------------------------------------------------------------------------- */
+/* ---- arithmetic
+ * ----------------------------------------------------------------------------------- */
 
 static sd_dtype wider(const sd_tensor *a, const sd_tensor *b) {
     return a->dtype == SD_F64 || b->dtype == SD_F64 ? SD_F64 : SD_F32;
@@ -684,7 +701,8 @@ done:
     return st;
 }
 
-/* ---- text ----------------------------------------------------------------------------------------- */
+/* ---- text
+ * ----------------------------------------------------------------------------------------- */
 
 sd_status sd_tensor_describe(const sd_tensor *t, sd_buf *out, sd_err *err) {
     const char *name = sd_dtype_get(t->dtype)->name;
