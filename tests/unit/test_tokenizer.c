@@ -398,9 +398,9 @@ static void test_decode(void **state) {
     sd_tokenizer *t = from(base("words"));
     sd_buf out = {0};
     sd_err err = {0};
-    sd_ids ids = encode(t, "The rank, it's two.", 19, 0, NULL, NULL);
+    sd_ids ids = encode(t, "The rank, it is two.", 20, 0, NULL, NULL);
     assert_int_equal(sd_tokenizer_decode(t, ids.v, ids.n, true, &out, &err), SD_OK);
-    assert_string_equal(out.p, "the rank, it ' s two.");
+    assert_string_equal(out.p, "the rank, it is two.");
     int32_t bad[] = {1, 100000};
     assert_int_equal(sd_tokenizer_decode(t, bad, 2, false, &out, &err), SD_EINVAL);
     assert_non_null(strstr(err.text, "100000"));
