@@ -1,0 +1,250 @@
+/* checkpoint.c: the resumable state of a run in one safetensors file. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "io/container.h"
+#include "io/json.h"
+#include "train/internal.h"
+
+static const char FORMAT[] = "sd-training-1";
+
+static uint64_t layout_hash(const sd_net *net) {
+    uint64_t h = sd_net_size(net);
+    for (size_t i = 0; i < sd_net_n_slices(net); i++) {
+        const sd_net_slice *s = sd_net_slice_at(net, i);
+        h = sd_hash64(s->name, strlen(s->name), h);
+        h = sd_hash64(&s->offset, sizeof s->offset, h);
+        h = sd_hash64(&s->n, sizeof s->n, h);
+    }
+    return h;
+}
+
+static void *buffer(sd_net *net, sd_optim *opt, int i) {
+    return i == 0 ? sd_net_params(net) : i == 1 ? sd_optim_m(opt) : sd_optim_v(opt);
+}
+
+static const char *const buffer_name[3] = {"params", "adam_m", "adam_v"};
+
+static uint64_t checksum(sd_net *net, sd_optim *opt) {
+    size_t bytes = sd_net_size(net) * (sd_net_dtype(net) == SD_F64 ? 8 : 4);
+    uint64_t h = 0;
+    for (int i = 0; i < 3; i++)
+        h = sd_hash64(buffer(net, opt, i), bytes, h);
+    return h;
+}
+
+static void borrowed(void *ctx) {
+    (void)ctx; /* the net and the optimizer own the memory */
+}
+
+/* "0-3,7" of the layers that are trained; empty when all are. */
+static sd_status layer_text(const sd_train_opts *o, int n_layer, sd_buf *out, sd_err *err) {
+    sd_buf_puts(out, "");
+    for (int l = 0; o->layers && l < n_layer; l++)
+        if (o->layers[l])
+            sd_buf_printf(out, "%s%d", out->n ? "," : "", l);
+    return sd_buf_status(out, err);
+}
+
+sd_status sd_train_opts_json(const sd_train_opts *o, sd_buf *b, sd_err *err) {
+    const struct {
+        const char *name;
+        double v;
+    } f[] = {{"lr", o->lr},
+             {"min_lr", o->min_lr},
+             {"beta1", o->adam.beta1},
+             {"beta2", o->adam.beta2},
+             {"eps", o->adam.eps},
+             {"weight_decay", o->adam.weight_decay},
+             {"clip", o->clip},
+             {"mlm", o->mlm},
+             {"teacher_weight", o->teacher_weight}};
+    sd_buf_printf(b,
+                  "{\"steps\": %" PRId64 ", \"batch\": %d, \"ctx\": %d, \"accum\": %d, "
+                  "\"warmup\": %" PRId64 ", \"seed\": %" PRIu64 ", \"shuffle\": %s, "
+                  "\"recompute\": %s, \"eval_every\": %" PRId64 ", \"eval_tokens\": %" PRId64
+                  ", \"measure_every\": %" PRId64 ", \"measure_seqs\": %d, \"measure_draws\": %d, "
+                  "\"save_every\": %" PRId64,
+                  o->steps, o->batch, o->ctx, o->accum, o->warmup, o->seed,
+                  o->shuffle ? "true" : "false", o->recompute ? "true" : "false", o->eval_every,
+                  o->eval_tokens, o->measure_every, o->measure_seqs, o->measure_draws,
+                  o->save_every);
+    for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
+        sd_buf_printf(b, ", \"%s\": ", f[i].name);
+        sd_buf_json_double(b, f[i].v);
+    }
+    sd_buf_puts(b, "}");
+    return sd_buf_status(b, err);
+}
+
+static sd_status opts_parse(const json_t *j, sd_train_opts *o, sd_err *err) {
+    sd_train_defaults(o);
+    int64_t i;
+    const struct {
+        const char *name;
+        int64_t *v64;
+        int *v;
+    } ints[] = {{"steps", &o->steps, NULL},
+                {"warmup", &o->warmup, NULL},
+                {"eval_every", &o->eval_every, NULL},
+                {"eval_tokens", &o->eval_tokens, NULL},
+                {"measure_every", &o->measure_every, NULL},
+                {"save_every", &o->save_every, NULL},
+                {"batch", NULL, &o->batch},
+                {"ctx", NULL, &o->ctx},
+                {"accum", NULL, &o->accum},
+                {"measure_seqs", NULL, &o->measure_seqs},
+                {"measure_draws", NULL, &o->measure_draws}};
+    for (size_t k = 0; k < sizeof ints / sizeof *ints; k++) {
+        SD_TRY(sd_json_i64(j, ints[k].name, 0, ints[k].v ? 1 << 24 : INT64_MAX / 2, &i, NULL, err));
+        if (ints[k].v)
+            *ints[k].v = (int)i;
+        else
+            *ints[k].v64 = i;
+    }
+    SD_TRY(sd_json_i64(j, "seed", INT64_MIN, INT64_MAX, &i, NULL, err));
+    o->seed = (uint64_t)i;
+    SD_TRY(sd_json_bool(j, "shuffle", &o->shuffle, NULL, err));
+    SD_TRY(sd_json_bool(j, "recompute", &o->recompute, NULL, err));
+    SD_TRY(sd_json_f64(j, "lr", &o->lr, NULL, err));
+    SD_TRY(sd_json_f64(j, "min_lr", &o->min_lr, NULL, err));
+    SD_TRY(sd_json_f64(j, "beta1", &o->adam.beta1, NULL, err));
+    SD_TRY(sd_json_f64(j, "beta2", &o->adam.beta2, NULL, err));
+    SD_TRY(sd_json_f64(j, "eps", &o->adam.eps, NULL, err));
+    SD_TRY(sd_json_f64(j, "weight_decay", &o->adam.weight_decay, NULL, err));
+    SD_TRY(sd_json_f64(j, "clip", &o->clip, NULL, err));
+    SD_TRY(sd_json_f64(j, "mlm", &o->mlm, NULL, err));
+    return sd_json_f64(j, "teacher_weight", &o->teacher_weight, NULL, err);
+}
+
+sd_status sd_ckpt_save(const char *dir, const sd_ckpt *c, sd_net *net, sd_optim *opt, sd_err *err) {
+    sd_buf path = {0}, opts = {0}, layers = {0};
+    sd_tensor *t[3] = {NULL};
+    json_t *meta = json_object();
+    sd_status st = SD_ENOMEM;
+    if (!meta)
+        goto done;
+    int64_t n = (int64_t)sd_net_size(net);
+    for (int i = 0; i < 3; i++)
+        SD_GO(st, done,
+              sd_tensor_wrap(sd_net_dtype(net), 1, &n, buffer(net, opt, i), borrowed, NULL, &t[i],
+                             err));
+    char layout[24], sum[24], step[24];
+    snprintf(layout, sizeof layout, "%016" PRIx64, layout_hash(net));
+    snprintf(sum, sizeof sum, "%016" PRIx64, checksum(net, opt));
+    snprintf(step, sizeof step, "%" PRId64, c->step);
+    SD_GO(st, done, sd_train_opts_json(c->o, &opts, err));
+    SD_GO(st, done, layer_text(c->o, sd_net_config(net)->n_layer, &layers, err));
+    const char *const kv[][2] = {{"format", FORMAT},
+                                 {"layout", layout},
+                                 {"checksum", sum},
+                                 {"step", step},
+                                 {"options", opts.p},
+                                 {"layers", layers.p},
+                                 {"train", c->train_path},
+                                 {"val", c->val_path}};
+    for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
+        if (json_object_set_new(meta, kv[i][0], json_string(kv[i][1])) != 0) {
+            st = sd_fail(err, SD_EINVAL, "checkpoint: %s is not text", kv[i][0]);
+            goto done;
+        }
+    sd_buf_printf(&path, "%s/checkpoint.safetensors", dir);
+    SD_GO(st, done, sd_buf_status(&path, err));
+    const sd_named_tensor named[3] = {
+        {buffer_name[0], t[0]}, {buffer_name[1], t[1]}, {buffer_name[2], t[2]}};
+    st = sd_safetensors_write(path.p, named, 3, meta, err);
+done:
+    for (int i = 0; i < 3; i++)
+        sd_tensor_free(t[i]);
+    json_decref(meta);
+    sd_buf_free(&path);
+    sd_buf_free(&opts);
+    sd_buf_free(&layers);
+    return st;
+}
+
+static sd_status open_checkpoint(const char *dir, sd_container **c, sd_err *err) {
+    sd_buf path = {0};
+    sd_buf_printf(&path, "%s/checkpoint.safetensors", dir);
+    sd_status st = sd_buf_status(&path, err);
+    if (st == SD_OK)
+        st = sd_container_open(path.p, NULL, c, err);
+    if (st == SD_OK) {
+        const char *format = json_string_value(json_object_get(sd_container_meta(*c), "format"));
+        if (!format || strcmp(format, FORMAT) != 0)
+            st = sd_fail(err, SD_EFORMAT, "%s: not a training checkpoint of this program", path.p);
+        if (st != SD_OK) {
+            sd_container_unref(*c);
+            *c = NULL;
+        }
+    }
+    sd_buf_free(&path);
+    return st;
+}
+
+static const char *meta_str(const sd_container *c, const char *key) {
+    const char *s = json_string_value(json_object_get(sd_container_meta(c), key));
+    return s ? s : "";
+}
+
+sd_status sd_ckpt_load(const char *dir, sd_net *net, sd_optim *opt, int64_t *step, sd_err *err) {
+    sd_container *c = NULL;
+    SD_TRY(open_checkpoint(dir, &c, err));
+    sd_status st = SD_OK;
+    char layout[24], sum[24];
+    snprintf(layout, sizeof layout, "%016" PRIx64, layout_hash(net));
+    if (strcmp(meta_str(c, "layout"), layout) != 0) {
+        st = sd_fail(err, SD_EFORMAT, "%s: the checkpoint is of a model of another shape",
+                     sd_container_path(c));
+        goto done;
+    }
+    if (!sd_parse_i64(meta_str(c, "step"), step)) {
+        st = sd_fail(err, SD_EFORMAT, "%s: bad step '%s'", sd_container_path(c),
+                     meta_str(c, "step"));
+        goto done;
+    }
+    for (int i = 0; i < 3; i++) {
+        int k = sd_container_find(c, buffer_name[i]);
+        if (k < 0 || sd_container_at(c, (size_t)k)->ndim != 1 ||
+            (uint64_t)sd_container_at(c, (size_t)k)->shape[0] != sd_net_size(net) ||
+            sd_container_at(c, (size_t)k)->dtype != sd_net_dtype(net)) {
+            st = sd_fail(err, SD_EFORMAT, "%s: tensor %s is missing or of another size",
+                         sd_container_path(c), buffer_name[i]);
+            goto done;
+        }
+        sd_tensor *t;
+        SD_GO(st, done, sd_container_read(c, (size_t)k, &t, err));
+        memcpy(buffer(net, opt, i), t->data, sd_tensor_nbytes(t));
+        sd_tensor_free(t);
+    }
+    snprintf(sum, sizeof sum, "%016" PRIx64, checksum(net, opt));
+    if (strcmp(meta_str(c, "checksum"), sum) != 0)
+        st = sd_fail(err, SD_EFORMAT, "%s: checksum %s, its header says %s: the file is damaged",
+                     sd_container_path(c), sum, meta_str(c, "checksum"));
+done:
+    sd_container_unref(c);
+    return st;
+}
+
+sd_status sd_train_peek(const char *dir, sd_train_state *out, sd_err *err) {
+    memset(out, 0, sizeof *out);
+    sd_container *c = NULL;
+    json_t *j = NULL;
+    SD_TRY(open_checkpoint(dir, &c, err));
+    sd_status st;
+    const char *opts = meta_str(c, "options");
+    SD_GO(st, done, sd_json_parse(opts, strlen(opts), sd_container_path(c), &j, err));
+    SD_GO(st, done, opts_parse(j, &out->opts, err));
+    if (!sd_parse_i64(meta_str(c, "step"), &out->step))
+        st = sd_fail(err, SD_EFORMAT, "%s: bad step", sd_container_path(c));
+    snprintf(out->train_path, sizeof out->train_path, "%s", meta_str(c, "train"));
+    snprintf(out->val_path, sizeof out->val_path, "%s", meta_str(c, "val"));
+    snprintf(out->layers, sizeof out->layers, "%s", meta_str(c, "layers"));
+done:
+    json_decref(j);
+    sd_container_unref(c);
+    return st;
+}

@@ -1,0 +1,542 @@
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/rng.h"
+#include "num/blas.h"
+#include "spectral/spectral.h"
+#include "train/internal.h"
+
+void sd_train_defaults(sd_train_opts *o) {
+    memset(o, 0, sizeof *o);
+    o->steps = 1000;
+    o->batch = 8;
+    o->ctx = 256;
+    o->accum = 1;
+    o->lr = 6e-4;
+    o->min_lr = 6e-5;
+    o->warmup = -1;
+    o->adam = (sd_adamw){0.9, 0.95, 1e-8, 0.1};
+    o->clip = 1.0;
+    o->seed = 1;
+    o->shuffle = true;
+    o->mlm = 0.15;
+    o->eval_tokens = 32768;
+    o->measure_seqs = 2;
+    o->measure_draws = 10;
+}
+
+double sd_train_lr(const sd_train_opts *o, int64_t step) {
+    int64_t warmup = o->warmup >= 0 ? o->warmup : o->steps / 20 < 200 ? o->steps / 20 : 200;
+    if (step < warmup)
+        return o->lr * (double)(step + 1) / (double)warmup;
+    if (o->steps <= warmup)
+        return o->lr;
+    double x = (double)(step - warmup) / (double)(o->steps - warmup);
+    return o->min_lr + 0.5 * (o->lr - o->min_lr) * (1.0 + cos(3.14159265358979323846 * x));
+}
+
+/* ---- data ------------------------------------------------------------------------------------- */
+
+typedef struct feed {
+    sd_tokens *tokens;
+    const sd_config *cfg;
+    const sd_train_opts *o;
+    uint64_t n;     /* pieces an epoch */
+    uint64_t epoch; /* of `order` */
+    uint32_t *order;
+    int32_t mask_id;
+} feed;
+
+static sd_status feed_init(feed *f, sd_tokens *t, const sd_config *cfg, const sd_train_opts *o,
+                           const sd_model *m, sd_err *err) {
+    *f = (feed){.tokens = t, .cfg = cfg, .o = o, .epoch = UINT64_MAX, .mask_id = -1};
+    uint64_t count = sd_tokens_count(t), need = (uint64_t)o->ctx + (cfg->causal ? 1 : 0);
+    if (count < need)
+        return sd_fail(err, SD_EINVAL, "%s: holds %llu tokens; a sequence of ctx = %d needs %llu",
+                       sd_tokens_path(t), (unsigned long long)count, o->ctx,
+                       (unsigned long long)need);
+    f->n = (count - (cfg->causal ? 1 : 0)) / (uint64_t)o->ctx;
+    if (f->n > UINT32_MAX)
+        f->n = UINT32_MAX;
+    if (!cfg->causal) {
+        sd_tokenizer *tok = sd_model_tokenizer(m);
+        f->mask_id = tok ? sd_tokenizer_special(tok, "mask") : -1;
+        if (f->mask_id < 0)
+            return sd_fail(err, SD_EINVAL,
+                           "masked-token training needs a tokenizer with a mask token");
+    }
+    if (o->shuffle && !(f->order = sd_alloc((size_t)f->n, sizeof *f->order, err)))
+        return SD_ENOMEM;
+    return SD_OK;
+}
+
+static void reorder(feed *f, uint64_t epoch) {
+    sd_rng r;
+    sd_rng_stream(&r, f->o->seed, 0x65706f6368, epoch);
+    for (uint64_t i = 0; i < f->n; i++)
+        f->order[i] = (uint32_t)i;
+    for (uint64_t i = f->n; i > 1; i--) {
+        uint64_t j = sd_rng_below(&r, i);
+        uint32_t x = f->order[i - 1];
+        f->order[i - 1] = f->order[j];
+        f->order[j] = x;
+    }
+    f->epoch = epoch;
+}
+
+/* Sample `k` of the run: ids and targets of one sequence. */
+static sd_status feed_sample(feed *f, uint64_t k, int32_t *ids, int32_t *targets, sd_err *err) {
+    uint64_t epoch = k / f->n, i = k % f->n;
+    if (f->order) {
+        if (f->epoch != epoch)
+            reorder(f, epoch);
+        i = f->order[i];
+    }
+    size_t ctx = (size_t)f->o->ctx;
+    uint64_t at = i * ctx;
+    int vocab = f->cfg->vocab;
+    SD_TRY(sd_tokens_read(f->tokens, at, ctx, vocab, ids, err));
+    if (f->cfg->causal)
+        return sd_tokens_read(f->tokens, at + 1, ctx, vocab, targets, err);
+    /* BERT's recipe: of the chosen tokens 80% become [MASK], 10% random, 10% stay. */
+    sd_rng r;
+    sd_rng_stream(&r, f->o->seed, 0x6d6c6d, k);
+    for (size_t t = 0; t < ctx; t++) {
+        targets[t] = -1;
+        if (sd_rng_uniform(&r) >= f->o->mlm)
+            continue;
+        targets[t] = ids[t];
+        double u = sd_rng_uniform(&r);
+        if (u < 0.8)
+            ids[t] = f->mask_id;
+        else if (u < 0.9)
+            ids[t] = (int32_t)sd_rng_below(&r, (uint64_t)vocab);
+    }
+    return SD_OK;
+}
+
+/* ---- run -------------------------------------------------------------------------------------- */
+
+typedef struct state {
+    sd_model *m;
+    const sd_train_opts *o;
+    const sd_run *run;
+    sd_net *net;
+    sd_net_ws *ws;
+    sd_optim *opt;
+    void *grad;
+    feed train, val;
+    bool has_val;
+    int32_t *ids, *targets; // (accum, B, T)
+    float *teacher;         // (B, T, V)
+    sd_table *log, *cascade;
+    int32_t *measure_ids;
+    size_t n_measure;
+    int64_t step;           /* updates done */
+    double gemm_rate, flops_token;
+} state;
+
+/* FLOP/s of a 1024³ f32 product on the run's threads: what the processor gives here and now. */
+static double measure_gemm(int threads) {
+    enum { N = 1024 };
+    float *a = sd_alloc((size_t)3 * N * N, sizeof *a, NULL);
+    if (!a)
+        return NAN;
+    for (size_t i = 0; i < (size_t)2 * N * N; i++)
+        a[i] = (float)(i % 17) * 0.01f;
+    int old = sd_blas_threads(threads);
+    double best = 0.0;
+    for (int i = 0; i < 4; i++) {
+        double t = sd_now();
+        sd_gemm_f32(false, false, N, N, N, 1.0f, a, N, a + (size_t)N * N, N, 0.0f,
+                    a + (size_t)2 * N * N, N);
+        t = sd_now() - t;
+        if (i && 2.0 * N * N * N / t > best)
+            best = 2.0 * N * N * N / t;
+    }
+    sd_blas_threads(old);
+    sd_free(a);
+    return best;
+}
+
+static sd_status evaluate(state *s, double *loss, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    uint64_t windows = (uint64_t)o->eval_tokens / (uint64_t)o->ctx;
+    if (windows < 1)
+        windows = 1;
+    if (windows > s->val.n)
+        windows = s->val.n;
+    double sum = 0.0;
+    int64_t count = 0;
+    for (uint64_t w = 0; w < windows;) {
+        int b = 0;
+        for (; b < o->batch && w < windows; b++, w++)
+            SD_TRY(feed_sample(&s->val, w, s->ids + (size_t)b * (size_t)o->ctx,
+                               s->targets + (size_t)b * (size_t)o->ctx, err));
+        sd_net_batch batch = {.batch = b, .tokens = o->ctx, .ids = s->ids, .targets = s->targets};
+        double nll;
+        int64_t c;
+        SD_TRY(sd_net_loss(s->net, s->ws, &batch, &nll, &c, NULL, err));
+        sum += nll;
+        count += c;
+    }
+    *loss = count ? sum / (double)count : NAN;
+    return SD_OK;
+}
+
+/* Copies a numeric cell of `from` when both tables have the column and the cell is set. */
+static void copy_num(sd_table *to, int row, const sd_table *from, int from_row, const char *name) {
+    int c = sd_table_find_col(from, name);
+    if (c >= 0 && sd_table_has(from, from_row, c))
+        sd_table_set_num(to, row, name, sd_table_num(from, from_row, c));
+}
+
+/* Worst head of each S–D layer in a stability table. */
+static void stability_of(sd_table *to, int row, const sd_table *stab, int layer) {
+    int cl = sd_table_find_col(stab, "layer"), ct = sd_table_find_col(stab, "test"),
+        cv = sd_table_find_col(stab, "value"), cd = sd_table_find_col(stab, "min_d"),
+        ck = sd_table_find_col(stab, "ok");
+    double re = -INFINITY, d = INFINITY;
+    bool ok = true, any = false;
+    for (int r = 0; r < sd_table_rows(stab); r++) {
+        if (sd_table_int(stab, r, cl) != layer)
+            continue;
+        if (sd_table_has(stab, r, ck) && !sd_table_int(stab, r, ck))
+            ok = false;
+        if (strcmp(sd_table_str(stab, r, ct), "spectral") == 0 && sd_table_has(stab, r, cd)) {
+            any = true;
+            if (sd_table_num(stab, r, cv) > re)
+                re = sd_table_num(stab, r, cv);
+            if (sd_table_num(stab, r, cd) < d)
+                d = sd_table_num(stab, r, cd);
+        }
+    }
+    if (any) {
+        sd_table_set_num(to, row, "max_re_l", re);
+        sd_table_set_num(to, row, "min_d", d);
+        sd_table_set_int(to, row, "stable", ok);
+    }
+}
+
+static sd_status measure(state *s, sd_err *err) {
+    static const char *const cols[] = {"pr",  "pr_null",  "pr_null_sd", "pr_centred",
+                                       "pr_centred_null", "phi", "phi_null", "routing"};
+    const sd_train_opts *o = s->o;
+    sd_table *probe = NULL, *sum = NULL, *stab = NULL;
+    sd_status st;
+    bool any_sd = false;
+    for (int l = 0; l < sd_model_config(s->m)->n_layer; l++)
+        any_sd |= strcmp(sd_model_config(s->m)->layer[l].kind, "sd") == 0;
+    SD_GO(st, done, sd_net_store(s->net, s->m, err));
+    sd_probe_opts p = {.ctx = o->ctx,
+                       .max_seqs = o->measure_seqs,
+                       .null_draws = o->measure_draws,
+                       .tau = 3.0,
+                       .seed = o->seed};
+    SD_GO(st, done, sd_probe(s->m, s->measure_ids, s->n_measure, &p, s->run, &probe, err));
+    SD_GO(st, done, sd_rank_summary(probe, 3.0, &sum, err));
+    if (any_sd)
+        SD_GO(st, done, sd_stability(s->m, s->measure_ids, s->n_measure, s->run, &stab, err));
+    int cl = sd_table_find_col(sum, "layer");
+    for (int r = 0; r < sd_table_rows(sum); r++) {
+        int row;
+        SD_GO(st, done, sd_table_add_row(s->cascade, &row, err));
+        sd_table_set_int(s->cascade, row, "step", s->step);
+        sd_table_set_int(s->cascade, row, "tokens", s->step * o->accum * o->batch * o->ctx);
+        sd_table_set_int(s->cascade, row, "layer", sd_table_int(sum, r, cl));
+        for (size_t i = 0; i < sizeof cols / sizeof *cols; i++)
+            copy_num(s->cascade, row, sum, r, cols[i]);
+        if (stab)
+            stability_of(s->cascade, row, stab, (int)sd_table_int(sum, r, cl));
+    }
+    if (o->measured)
+        o->measured(o->measured_ctx, s->cascade);
+done:
+    sd_table_unref(probe);
+    sd_table_unref(sum);
+    sd_table_unref(stab);
+    return st;
+}
+
+static sd_status save(state *s, sd_err *err) {
+    if (!s->o->dir)
+        return SD_OK;
+    sd_ckpt c = {s->o, sd_tokens_path(s->train.tokens),
+                 s->has_val ? sd_tokens_path(s->val.tokens) : "", s->step};
+    /* Rows first: rows beyond the checkpoint are dropped on resume, missing ones could not be
+     * brought back. */
+    SD_TRY(sd_rows_save(s->o->dir, "log", s->log, err));
+    SD_TRY(sd_rows_save(s->o->dir, "cascade", s->cascade, err));
+    return sd_ckpt_save(s->o->dir, &c, s->net, s->opt, err);
+}
+
+static sd_status save_model(state *s, sd_err *err) {
+    if (!s->o->dir)
+        return SD_OK;
+    sd_buf p = {0};
+    sd_buf_printf(&p, "%s/model", s->o->dir);
+    sd_status st = sd_buf_status(&p, err);
+    if (st == SD_OK)
+        st = sd_model_save(s->m, p.p, NULL, err);
+    sd_buf_free(&p);
+    return st;
+}
+
+static sd_status nonfinite(state *s, const char *what, double value, sd_err *err) {
+    const char *p = sd_optim_nonfinite(s->net, sd_net_params(s->net));
+    if (p)
+        return sd_fail(err, SD_ENUMERIC,
+                       "step %lld: %s is %g: parameter %s holds a non-finite value; stopped before "
+                       "the update",
+                       (long long)s->step, what, value, p);
+    const char *g = sd_optim_nonfinite(s->net, s->grad);
+    if (g)
+        return sd_fail(err, SD_ENUMERIC,
+                       "step %lld: %s is %g: the gradient of %s is the first non-finite one; "
+                       "stopped before the update",
+                       (long long)s->step, what, value, g);
+    return sd_fail(err, SD_ENUMERIC, "step %lld: %s is %g; stopped before the update",
+                   (long long)s->step, what, value);
+}
+
+/* One update. The parameters change only in the last call, so that a failure or an interruption
+ * leaves the state of the step before. */
+static sd_status train_step(state *s, double *loss, double *norm, int64_t *scored, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    size_t t = (size_t)o->ctx, bt = (size_t)o->batch * t;
+    uint64_t first = (uint64_t)s->step * (uint64_t)o->accum * (uint64_t)o->batch;
+    int64_t total = 0;
+    for (size_t i = 0; i < (size_t)o->accum * (size_t)o->batch; i++)
+        SD_TRY(feed_sample(&s->train, first + i, s->ids + i * t, s->targets + i * t, err));
+    for (size_t i = 0; i < (size_t)o->accum * bt; i++)
+        total += s->targets[i] >= 0;
+    if (total == 0)
+        return sd_fail(err, SD_EINVAL, "step %lld: no token to score", (long long)s->step);
+    size_t width = sd_net_dtype(s->net) == SD_F64 ? 8 : 4;
+    memset(s->grad, 0, sd_net_size(s->net) * width);
+    double sum = 0.0;
+    for (int a = 0; a < o->accum; a++) {
+        sd_net_batch b = {.batch = o->batch,
+                          .tokens = o->ctx,
+                          .ids = s->ids + (size_t)a * bt,
+                          .targets = s->targets + (size_t)a * bt};
+        if (s->teacher) {
+            sd_forward_opts fo = {.run = s->run};
+            SD_TRY(sd_forward(o->teacher, b.ids, o->batch, o->ctx, &fo, NULL, s->teacher, err));
+            b.teacher = s->teacher;
+            b.teacher_weight = o->teacher_weight;
+        }
+        double nll;
+        int64_t count;
+        SD_TRY(sd_net_backward(s->net, s->ws, &b, 1.0 / (double)total, s->grad, &nll, &count, NULL,
+                               err));
+        sum += nll;
+        if (!isfinite(sum))
+            return nonfinite(s, "the loss", sum, err);
+    }
+    *loss = sum / (double)total;
+    *scored = total;
+    *norm = sd_optim_grad_norm(s->opt, s->ws, s->grad);
+    if (!isfinite(*norm))
+        return nonfinite(s, "the gradient norm", *norm, err);
+    double scale = o->clip > 0 && *norm > o->clip ? o->clip / *norm : 1.0;
+    sd_optim_step(s->opt, s->net, s->ws, s->grad, scale, sd_train_lr(o, s->step), s->step + 1);
+    s->step++;
+    return SD_OK;
+}
+
+static bool due(int64_t every, int64_t step) {
+    return every > 0 && step % every == 0;
+}
+
+static sd_status loop(state *s, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    double rate = 0.0;
+    bool measured_here = s->step > 0; /* a resumed run has the row of its first step */
+    if (o->measure_every > 0 && !measured_here)
+        SD_TRY(measure(s, err));
+    while (s->step < o->steps) {
+        double t0 = sd_now(), loss = NAN, norm = NAN;
+        int64_t scored;
+        double lr = sd_train_lr(o, s->step);
+        SD_TRY(sd_check_cancel(err));
+        SD_TRY(train_step(s, &loss, &norm, &scored, err));
+        double dt = sd_now() - t0, tps = (double)o->accum * o->batch * o->ctx / dt;
+        rate = rate > 0 ? 0.9 * rate + 0.1 * tps : tps;
+        int row;
+        SD_TRY(sd_table_add_row(s->log, &row, err));
+        sd_table_set_int(s->log, row, "step", s->step);
+        sd_table_set_int(s->log, row, "tokens", s->step * o->accum * o->batch * o->ctx);
+        sd_table_set_num(s->log, row, "loss", loss);
+        sd_table_set_num(s->log, row, "lr", lr);
+        sd_table_set_num(s->log, row, "grad_norm", norm);
+        sd_table_set_num(s->log, row, "tokens_s", tps);
+        sd_table_set_num(s->log, row, "mfu", tps * s->flops_token / s->gemm_rate);
+        char what[160];
+        snprintf(what, sizeof what, "train: loss %.3f, %.0f tokens/s, %.0f%% of sgemm", loss, rate,
+                 100.0 * rate * s->flops_token / s->gemm_rate);
+        sd_run_progress(s->run, what, (double)s->step, (double)o->steps);
+        bool last = s->step == o->steps;
+        if (s->has_val && (last || due(o->eval_every, s->step))) {
+            double v;
+            SD_TRY(evaluate(s, &v, err));
+            sd_table_set_num(s->log, row, "val_loss", v);
+            sd_run_log(s->run, SD_LOG_INFO,
+                       "step %lld of %lld: loss %.4f, held-out %.4f (perplexity %.2f)",
+                       (long long)s->step, (long long)o->steps, loss, v, exp(v));
+        }
+        if (o->measure_every > 0 && (last || due(o->measure_every, s->step)))
+            SD_TRY(measure(s, err));
+        if (last || due(o->save_every, s->step))
+            SD_TRY(save(s, err));
+    }
+    return SD_OK;
+}
+
+static sd_status check(const sd_train_opts *o, const sd_config *c, sd_err *err) {
+    if (o->steps < 1 || o->batch < 1 || o->ctx < 1 || o->accum < 1)
+        return sd_fail(err, SD_EINVAL, "steps, batch, ctx and accum must be at least 1");
+    if (c->pos == SD_POS_LEARNED && o->ctx > c->n_pos)
+        return sd_fail(err, SD_EINVAL, "ctx = %d: the position table holds %d", o->ctx, c->n_pos);
+    if (!c->has_head)
+        return sd_fail(err, SD_EINVAL, "the model has no output head to train with");
+    if (!(o->lr > 0) || !(o->min_lr >= 0) || !(o->clip >= 0))
+        return sd_fail(err, SD_EINVAL, "lr must be positive, min_lr and clip not negative");
+    if (o->teacher && sd_model_config(o->teacher)->vocab != c->vocab)
+        return sd_fail(err, SD_EINVAL, "the teacher has %d tokens, the model %d",
+                       sd_model_config(o->teacher)->vocab, c->vocab);
+    size_t bt;
+    if (!sd_mul_size((size_t)o->batch, (size_t)o->ctx, &bt) ||
+        !sd_mul_size(bt, (size_t)o->accum, &bt) || bt > INT32_MAX / 4)
+        return sd_fail(err, SD_EINVAL, "batch x ctx x accum = %d x %d x %d is too large", o->batch,
+                       o->ctx, o->accum);
+    return SD_OK;
+}
+
+sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train_opts *o,
+                   const sd_run *run, sd_table **log, sd_table **cascade, sd_err *err) {
+    if (log)
+        *log = NULL;
+    if (cascade)
+        *cascade = NULL;
+    const sd_config *c = sd_model_config(m);
+    SD_TRY(check(o, c, err));
+    state s = {.m = m, .o = o, .run = run, .has_val = val != NULL};
+    sd_status st;
+    bool *recompute = NULL, *mask = NULL;
+    int threads = sd_run_threads(run);
+    SD_GO(st, done, sd_net_new(m, SD_F32, &s.net, err));
+    if (o->recompute) {
+        recompute = sd_alloc((size_t)c->n_layer, sizeof *recompute, err);
+        st = recompute ? SD_OK : SD_ENOMEM;
+        if (st != SD_OK)
+            goto done;
+        memset(recompute, 1, (size_t)c->n_layer * sizeof *recompute);
+    }
+    sd_net_plan plan = {o->batch, o->ctx, threads, true, recompute};
+    SD_GO(st, done, sd_net_ws_new(s.net, &plan, &s.ws, err));
+    if (o->layers) {
+        mask = sd_alloc(sd_net_n_slices(s.net), sizeof *mask, err);
+        st = mask ? SD_OK : SD_ENOMEM;
+        if (st != SD_OK)
+            goto done;
+        for (size_t i = 0; i < sd_net_n_slices(s.net); i++) {
+            int l = sd_net_slice_at(s.net, i)->layer;
+            mask[i] = l >= 0 && o->layers[l];
+        }
+    }
+    SD_GO(st, done, sd_optim_new(s.net, &o->adam, mask, &s.opt, err));
+    SD_GO(st, done, feed_init(&s.train, train, c, o, m, err));
+    if (val)
+        SD_GO(st, done, feed_init(&s.val, val, c, o, m, err));
+    st = SD_ENOMEM;
+    size_t all = (size_t)o->accum * (size_t)o->batch * (size_t)o->ctx;
+    if (!(s.grad = sd_alloc(sd_net_size(s.net), sizeof(float), err)) ||
+        !(s.ids = sd_alloc(all, sizeof *s.ids, err)) ||
+        !(s.targets = sd_alloc(all, sizeof *s.targets, err)))
+        goto done;
+    if (o->teacher && o->teacher_weight > 0) {
+        size_t n;
+        if (!sd_mul_size((size_t)o->batch * (size_t)o->ctx, (size_t)c->vocab, &n) ||
+            !(s.teacher = sd_alloc_raw(n, sizeof *s.teacher, err)))
+            goto done;
+    }
+    SD_GO(st, done, sd_log_new(&s.log, err));
+    SD_GO(st, done, sd_cascade_new(&s.cascade, err));
+    SD_GO(st, done, sd_table_meta_str(s.cascade, "model", sd_model_name(m), err));
+    SD_GO(st, done, sd_table_meta_str(s.log, "model", sd_model_name(m), err));
+    if (o->measure_every > 0) {
+        /* A fixed batch: the first tokens of the held-out file, else of the training file. */
+        sd_tokens *src = val ? val : train;
+        s.n_measure = (size_t)o->ctx * (size_t)(o->measure_seqs > 0 ? o->measure_seqs : 1);
+        if (s.n_measure > sd_tokens_count(src))
+            s.n_measure = (size_t)sd_tokens_count(src);
+        s.measure_ids = sd_alloc(s.n_measure + 1, sizeof *s.measure_ids, err);
+        st = s.measure_ids ? SD_OK : SD_ENOMEM;
+        if (st != SD_OK)
+            goto done;
+        SD_GO(st, done, sd_tokens_read(src, 0, s.n_measure, c->vocab, s.measure_ids, err));
+    }
+    if (o->resume) {
+        if (!o->dir) {
+            st = sd_fail(err, SD_EINVAL, "resume needs the training folder (dir)");
+            goto done;
+        }
+        SD_GO(st, done, sd_ckpt_load(o->dir, s.net, s.opt, &s.step, err));
+        SD_GO(st, done, sd_rows_load(o->dir, "log", s.step, s.log, err));
+        SD_GO(st, done, sd_rows_load(o->dir, "cascade", s.step, s.cascade, err));
+    } else if (o->dir) {
+        SD_GO(st, done, sd_mkdirs(o->dir, err));
+        SD_GO(st, done, save_model(&s, err)); /* shape and tokenizer, for resume */
+        SD_GO(st, done, save(&s, err));
+    }
+    s.gemm_rate = measure_gemm(threads);
+    s.flops_token = sd_net_flops(s.net, o->ctx, true);
+    sd_run_log(run, SD_LOG_INFO,
+               "training %s: %.2fM parameters, %lld steps of %d x %d x %d tokens, activations %.2f "
+               "GB, sgemm %.0f GFLOP/s on %d threads",
+               sd_model_name(m), (double)sd_net_n_params(s.net) / 1e6, (long long)o->steps,
+               o->accum, o->batch, o->ctx, (double)sd_net_ws_bytes(s.net, &plan) / 1e9,
+               s.gemm_rate / 1e9, threads);
+    st = loop(&s, err);
+    if (st == SD_ECANCEL) {
+        sd_err e2 = {SD_OK, ""};
+        sd_status st2 = save(&s, &e2);
+        if (st2 != SD_OK)
+            sd_fail(err, st2, "interrupted after step %lld; %s", (long long)s.step, e2.text);
+        else if (o->dir)
+            sd_fail(err, SD_ECANCEL, "interrupted after step %lld of %lld; go on with resume=\"%s\"",
+                    (long long)s.step, (long long)o->steps, o->dir);
+        if (sd_net_store(s.net, m, &e2) != SD_OK)
+            sd_err_clear(&e2);
+    } else if (st == SD_OK) {
+        st = sd_net_store(s.net, m, err);
+        if (st == SD_OK)
+            st = save_model(&s, err);
+    }
+    if (log && s.log)
+        *log = sd_table_ref(s.log);
+    if (cascade && s.cascade)
+        *cascade = sd_table_ref(s.cascade);
+done:
+    sd_table_unref(s.log);
+    sd_table_unref(s.cascade);
+    sd_free(s.train.order);
+    sd_free(s.val.order);
+    sd_free(s.measure_ids);
+    sd_free(s.ids);
+    sd_free(s.targets);
+    sd_free(s.teacher);
+    sd_free(s.grad);
+    sd_free(recompute);
+    sd_free(mask);
+    sd_optim_free(s.opt);
+    sd_net_ws_free(s.ws);
+    sd_net_free(s.net);
+    return st;
+}
