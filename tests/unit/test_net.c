@@ -161,6 +161,61 @@ static void test_same_bits(void **state) {
     sd_config_free(&c);
 }
 
+/* f32 against f64 over a sequence longer than a tile of keys and a block of packed operands, with
+ * head widths that fill no strip; also wide heads (more than one packed block of rows). */
+static void test_long(void **state) {
+    (void)state;
+    enum { T = 300 };
+    static const char *kinds[] = {"sd", "softmax", "elu1"};
+    for (int k = 0; k < 4; k++) {
+        sd_config c;
+        test_config(&c, kinds[k % 3]);
+        c.n_pos = T;
+        c.causal = k != 1;
+        for (int l = 0; l < 2; l++) {
+            c.layer[l].d_qk = k == 3 ? 150 : 19 + l;
+            c.layer[l].scale = 0.1;
+            c.layer[l].d_v = k == 3 ? 270 : 33;
+        }
+        sd_net *a = test_net(&c, SD_F32, 5, 0.2), *b = test_net(&c, SD_F64, 5, 0.2);
+        for (size_t i = 0; i < sd_net_size(a); i++)
+            ((double *)sd_net_params(b))[i] = ((float *)sd_net_params(a))[i];
+        sd_net_ws *wa = test_ws(a, 1, T, true, NULL, 2), *wb = test_ws(b, 1, T, true, NULL, 2);
+        int32_t ids[T], targets[T];
+        test_ids(ids, T, c.vocab, 1);
+        test_ids(targets, T, c.vocab, 2);
+        sd_net_batch x = {.batch = 1, .tokens = T, .ids = ids, .targets = targets};
+        float *ga = calloc(sd_net_size(a), sizeof *ga);
+        double *gb = calloc(sd_net_size(b), sizeof *gb), na, nb, all = 0;
+        int64_t count;
+        sd_err err = {0};
+        assert_int_equal(sd_net_backward(a, wa, &x, 1.0 / T, ga, &na, &count, NULL, &err), SD_OK);
+        assert_int_equal(sd_net_backward(b, wb, &x, 1.0 / T, gb, &nb, &count, NULL, &err), SD_OK);
+        assert_true(fabs(na - nb) < 1e-5 * nb);
+        for (size_t i = 0; i < sd_net_size(b); i++)
+            all += gb[i] * gb[i];
+        for (size_t i = 0; i < sd_net_n_slices(b); i++) {
+            const sd_net_slice *s = sd_net_slice_at(b, i);
+            double norm = 0, diff = 0;
+            for (size_t j = 0; j < s->n; j++) {
+                double d = ga[s->offset + j] - gb[s->offset + j];
+                norm += gb[s->offset + j] * gb[s->offset + j];
+                diff += d * d;
+            }
+            if (!(sqrt(diff) <= 1e-4 * sqrt(norm) + 1e-6 * sqrt(all)))
+                fail_msg("%s %d: %s: f32 differs by %.3g of %.3g", kinds[k % 3], k, s->name,
+                         sqrt(diff), sqrt(norm));
+        }
+        free(ga);
+        free(gb);
+        sd_net_ws_free(wa);
+        sd_net_ws_free(wb);
+        sd_net_free(a);
+        sd_net_free(b);
+        sd_config_free(&c);
+    }
+}
+
 /* Two sequences at once = one after the other with the same scale. */
 static void test_accumulate(void **state) {
     (void)state;
@@ -302,6 +357,7 @@ int main(void) {
         cmocka_unit_test(test_pytorch),    cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_accumulate), cmocka_unit_test(test_uniform_loss),
         cmocka_unit_test(test_refusals),   cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
