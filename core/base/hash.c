@@ -51,6 +51,8 @@ void sd_sha256_init(sd_sha256 *s) {
 void sd_sha256_add(sd_sha256 *s, const void *p, size_t n) {
     const unsigned char *q = p;
     size_t fill = (size_t)(s->bytes % 64);
+    if (n == 0)
+        return;
     s->bytes += n;
     if (fill) {
         size_t k = 64 - fill < n ? 64 - fill : n;
@@ -90,7 +92,8 @@ uint64_t sd_hash64(const void *p, size_t n, uint64_t seed) {
         h ^= h >> 32;
     }
     uint64_t w = 0;
-    memcpy(&w, q, n);
+    if (n)
+        memcpy(&w, q, n);
     h = (h ^ w) * 0xC4CEB9FE1A85EC53u;
     h ^= h >> 29;
     h *= 0xFF51AFD7ED558CCDu;

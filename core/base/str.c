@@ -275,7 +275,7 @@ bool sd_parse_double(const char *s, double *out) {
     return ok;
 }
 
-/* ---- suggestions ---------------------------------------------------------------------------- */
+/* ---- suggestions ----------------------------------------------------------------------------- */
 
 /* Levenshtein distance with adjacent transpositions, on names of up to 63 bytes. */
 static size_t distance(const char *a, const char *b) {

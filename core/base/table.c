@@ -364,7 +364,7 @@ const char *sd_table_meta_at(const sd_table *t, size_t i, const char **str, doub
     return t->meta[i].name;
 }
 
-/* ---- print ---------------------------------------------------------------------------------- */
+/* ---- print ----------------------------------------------------------------------------------- */
 
 /* Columns a code point takes on a terminal: 0 for combining marks, 2 for East Asian wide ones. */
 static int cp_width(uint32_t c) {
@@ -631,7 +631,7 @@ sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out
     return sd_buf_status(out, err);
 }
 
-/* ---- CSV and JSON --------------------------------------------------------------------------- */
+/* ---- CSV and JSON ---------------------------------------------------------------------------- */
 
 static void csv_text(sd_buf *out, const char *s) {
     if (!strpbrk(s, ",\"\r\n")) {

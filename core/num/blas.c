@@ -74,8 +74,7 @@ double sd_nrm2_f64(size_t n, const double *x) {
     return n ? cblas_dnrm2((int)n, x, 1) : 0.0;
 }
 
-/* ---- LAPACK ------------------------------------------------------------------------------------
- */
+/* ---- LAPACK ---------------------------------------------------------------------------------- */
 
 static sd_status check_dims(size_t m, size_t n, sd_err *err) {
     if (m > INT_MAX / 8 || n > INT_MAX / 8)

@@ -39,8 +39,7 @@ bool sd_dtype_bytes(sd_dtype t, uint64_t n, uint64_t *out) {
     return true;
 }
 
-/* ---- small floats -----------------------------------------------------------------------------
- */
+/* ---- small floats ---------------------------------------------------------------------------- */
 
 static float bits_f32(uint32_t u) {
     float f;
@@ -125,8 +124,7 @@ static uint8_t f32_to_f8(float x, int e, int m, bool fn) {
     return (uint8_t)(sign | (man < 1 << m ? man : ((ex + bias) << m) + man - (1 << m)));
 }
 
-/* ---- quantised blocks (ggml's layouts)
- * ----------------------------------------------------------- */
+/* ---- quantised blocks (ggml's layouts) ------------------------------------------------------- */
 
 static float half_at(const uint8_t *p) {
     return sd_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
@@ -234,8 +232,7 @@ static void block_to_f32(sd_dtype t, const uint8_t *b, float *y) {
     }
 }
 
-/* ---- conversions
- * ---------------------------------------------------------------------------------- */
+/* ---- conversions ----------------------------------------------------------------------------- */
 
 /* One loop a type; memcpy because the source may be unaligned. */
 #define EACH(ctype_, expr_)                     \

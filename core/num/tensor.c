@@ -112,8 +112,7 @@ void sd_tensor_free(sd_tensor *t) {
     sd_free(t);
 }
 
-/* ---- views -------------------------------------------------------------------------------------
- */
+/* ---- views ----------------------------------------------------------------------------------- */
 
 static sd_tensor *share(const sd_tensor *t, sd_err *err) {
     sd_tensor *v = sd_alloc(1, sizeof *v, err);
@@ -258,8 +257,7 @@ sd_status sd_tensor_reshape(const sd_tensor *t, int ndim, const int64_t *shape, 
     return SD_OK;
 }
 
-/* ---- properties ---------------------------------------------------------------------------------
- */
+/* ---- properties ------------------------------------------------------------------------------ */
 
 int64_t sd_tensor_numel(const sd_tensor *t) {
     int64_t n = 1;
@@ -294,8 +292,7 @@ bool sd_tensor_shares(const sd_tensor *a, const sd_tensor *b) {
     return a->storage == b->storage;
 }
 
-/* ---- walking
- * ------------------------------------------------------------------------------------- */
+/* ---- walking --------------------------------------------------------------------------------- */
 
 /* Rows of a tensor: the innermost dimension is a strided run, the outer ones an odometer. */
 typedef struct walk {
@@ -396,8 +393,7 @@ void sd_tensor_put(sd_tensor *t, const int64_t *index, double v) {
     store_f64(t->dtype, (char *)t->data + o * (int64_t)elem(t), v);
 }
 
-/* ---- copies -------------------------------------------------------------------------------------
- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 sd_status sd_tensor_cast(const sd_tensor *t, sd_dtype to, sd_tensor **out, sd_err *err) {
     *out = NULL;
@@ -436,8 +432,11 @@ sd_status sd_tensor_cast(const sd_tensor *t, sd_dtype to, sd_tensor **out, sd_er
     return SD_OK;
 }
 
+/* Whether writing b from a could change what is still to be read. */
 static bool overlaps(const sd_tensor *a, const sd_tensor *b) {
-    return a->storage == b->storage;
+    return a->storage == b->storage &&
+           (a->data != b->data || a->dtype != b->dtype ||
+            memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof a->stride[0]) != 0);
 }
 
 sd_status sd_tensor_copy_into(sd_tensor *dst, const sd_tensor *src, sd_err *err) {
@@ -446,7 +445,7 @@ sd_status sd_tensor_copy_into(sd_tensor *dst, const sd_tensor *src, sd_err *err)
     SD_TRY(plain_only(dst, "copy into", err));
     SD_TRY(plain_only(src, "copy", err));
     sd_tensor *own = NULL;
-    if (overlaps(dst, src) && dst->data != src->data) {
+    if (overlaps(dst, src)) {
         /* Views of one storage may overlap: read it all before writing. */
         sd_tensor *c;
         SD_TRY(sd_tensor_new(src->dtype, src->ndim, src->shape, &c, err));
@@ -488,10 +487,40 @@ sd_status sd_tensor_copy_into(sd_tensor *dst, const sd_tensor *src, sd_err *err)
     return SD_OK;
 }
 
-/* ---- statistics
- * ---------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
+
+/* Running mean and squared deviation (chunks joined as in Chan, Golub & LeVeque 1979) and a norm
+ * with its scale taken out, as in BLAS: no overflow at 1e200. */
+typedef struct moments {
+    double n, mean, m2, scale, ssq;
+} moments;
+
+static void add_chunk(moments *a, const double *x, int64_t c, double top) {
+    double mean = 0.0, m2 = 0.0, q = 0.0, k = (double)c;
+    for (int64_t j = 0; j < c; j++)
+        mean += x[j] / k;
+    for (int64_t j = 0; j < c; j++)
+        m2 += (x[j] - mean) * (x[j] - mean);
+    double all = a->n + k, d = mean - a->mean;
+    a->m2 += m2 + d * d * (a->n * k / all);
+    a->mean += d * (k / all);
+    a->n = all;
+    if (top == 0.0)
+        return;
+    for (int64_t j = 0; j < c; j++)
+        q += (x[j] / top) * (x[j] / top);
+    if (top > a->scale) {
+        double s = a->scale / top;
+        a->ssq = a->ssq * s * s + q;
+        a->scale = top;
+    } else {
+        double s = top / a->scale;
+        a->ssq += q * s * s;
+    }
+}
 
 sd_status sd_tensor_stats(const sd_tensor *t, sd_stats *out, sd_err *err) {
+    enum { CHUNK = 512 };
     memset(out, 0, sizeof *out);
     out->min = out->max = out->mean = out->sd = out->norm = NAN;
     sd_tensor *own = NULL;
@@ -500,45 +529,49 @@ sd_status sd_tensor_stats(const sd_tensor *t, sd_stats *out, sd_err *err) {
         t = own;
     }
     out->n = sd_tensor_numel(t);
-    double mean = 0.0, m2 = 0.0, ss = 0.0, lo = INFINITY, hi = -INFINITY;
-    int64_t k = 0;
+    moments all = {0};
+    double lo = INFINITY, hi = -INFINITY, x[CHUNK];
+    int64_t fill = 0;
     walk w;
-    double x[512];
     for (walk_start(&w, t); w.left > 0; walk_next(&w))
-        for (int64_t i = 0; i < w.run; i += 512) {
-            int64_t c = w.run - i < 512 ? w.run - i : 512;
-            run_to_f64(t, w.p + i * w.step * (int64_t)elem(t), w.step, x, c);
-            for (int64_t j = 0; j < c; j++) {
-                if (!isfinite(x[j])) {
-                    if (isnan(x[j]))
-                        out->n_nan++;
-                    else
-                        out->n_inf++;
-                    continue;
-                }
-                double d = x[j] - mean; /* Welford */
-                mean += d / (double)++k;
-                m2 += d * (x[j] - mean);
-                ss += x[j] * x[j];
-                if (x[j] < lo)
-                    lo = x[j];
-                if (x[j] > hi)
-                    hi = x[j];
+        for (int64_t i = 0; i < w.run;) {
+            /* Short rows share a chunk. */
+            int64_t c = w.run - i < CHUNK - fill ? w.run - i : CHUNK - fill, k = fill;
+            run_to_f64(t, w.p + i * w.step * (int64_t)elem(t), w.step, x + fill, c);
+            i += c;
+            for (int64_t j = fill; j < fill + c; j++) {
+                if (isfinite(x[j]))
+                    x[k++] = x[j];
+                else if (isnan(x[j]))
+                    out->n_nan++;
+                else
+                    out->n_inf++;
             }
+            fill = k;
+            bool last = w.left == 1 && i == w.run;
+            if (fill == 0 || (fill < CHUNK && !last))
+                continue;
+            double top = 0.0;
+            for (int64_t j = 0; j < fill; j++) {
+                lo = x[j] < lo ? x[j] : lo;
+                hi = x[j] > hi ? x[j] : hi;
+                top = fabs(x[j]) > top ? fabs(x[j]) : top;
+            }
+            add_chunk(&all, x, fill, top);
+            fill = 0;
         }
-    if (k > 0) {
+    if (all.n > 0) {
         out->min = lo;
         out->max = hi;
-        out->mean = mean;
-        out->sd = sqrt(m2 / (double)k);
-        out->norm = sqrt(ss);
+        out->mean = all.mean;
+        out->sd = sqrt(all.m2 / all.n);
+        out->norm = all.scale * sqrt(all.ssq);
     }
     sd_tensor_free(own);
     return SD_OK;
 }
 
-/* ---- arithmetic
- * ----------------------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------------------ */
 
 static sd_dtype wider(const sd_tensor *a, const sd_tensor *b) {
     return a->dtype == SD_F64 || b->dtype == SD_F64 ? SD_F64 : SD_F32;
@@ -701,8 +734,7 @@ done:
     return st;
 }
 
-/* ---- text
- * ----------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 sd_status sd_tensor_describe(const sd_tensor *t, sd_buf *out, sd_err *err) {
     const char *name = sd_dtype_get(t->dtype)->name;
