@@ -93,16 +93,6 @@ typedef struct head_out {
     double rope_imag;
 } head_out;
 
-/* Row r, column c of head h's block, or false. */
-static bool bad_cell(const double *w, size_t rows, size_t ld, size_t col, size_t d, size_t *r,
-                     size_t *c) {
-    for (*r = 0; *r < rows; ++*r)
-        for (*c = 0; *c < d; ++*c)
-            if (!isfinite(w[*r * ld + col + *c]))
-                return true;
-    return false;
-}
-
 static double dot_strided(size_t n, const double *a, const double *b, size_t ld) {
     double s = 0;
     for (size_t i = 0; i < n; i++)
@@ -111,72 +101,89 @@ static double dot_strided(size_t n, const double *a, const double *b, size_t ld)
 }
 
 /* METHOD §1: Σ‖Im‖/(Σ‖Re‖ + Σ‖Im‖) over rotary pairs, from inner products of columns. */
-static double rope_imag(const double *q, const double *k, size_t rows, size_t d,
+static double rope_imag(const double *q, const double *k, size_t rows, size_t ld,
                         const rotation *rot) {
     double re = 0, im = 0;
     for (size_t t = 0; t < rot->n; t++) {
         const double *a = q + rot->a[t], *c = q + rot->b[t], *b = k + rot->a[t], *e = k + rot->b[t];
-        double aa = dot_strided(rows, a, a, d), cc = dot_strided(rows, c, c, d);
-        double bb = dot_strided(rows, b, b, d), ee = dot_strided(rows, e, e, d);
-        double cross = dot_strided(rows, a, c, d) * dot_strided(rows, b, e, d);
+        double aa = dot_strided(rows, a, a, ld), cc = dot_strided(rows, c, c, ld);
+        double bb = dot_strided(rows, b, b, ld), ee = dot_strided(rows, e, e, ld);
+        double cross = dot_strided(rows, a, c, ld) * dot_strided(rows, b, e, ld);
         re += sqrt(fmax(0, aa * bb + cc * ee + 2 * cross));
         im += sqrt(fmax(0, cc * bb + aa * ee - 2 * cross));
     }
     return re + im > 0 ? im / (re + im) : 0;
 }
 
+/* Copies a head's columns beside the other factor's, times s; false when a value is not finite. */
+static bool gather(const double *w, size_t rows, size_t ld, size_t d, double s, double *u) {
+    double bad = 0;
+    for (size_t i = 0; i < rows; i++) {
+        const double *src = w + i * ld;
+        double *dst = u + i * 2 * d;
+        for (size_t e = 0; e < d; e++) {
+            dst[e] = s * src[e];
+            bad += src[e] * 0; // 0 for every finite value, else NaN
+        }
+    }
+    return bad == 0;
+}
+
+static void say_bad(head_out *o, const char *what, const double *w, size_t rows, size_t ld,
+                    size_t d) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < d; c++)
+            if (!isfinite(w[r * ld + c])) {
+                snprintf(o->status, sizeof o->status, "non-finite %s row %zu col %zu", what, r, c);
+                return;
+            }
+}
+
 static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
     (void)worker;
     layer_job *j = ctx;
     head_out *o = &j->out[h];
-    size_t d = j->d, g = h / (size_t)(j->n_head / j->n_kv), rows = j->rows;
-    size_t ldq = (size_t)j->n_head * d, ldk = (size_t)j->n_kv * d, r, c;
-    if (bad_cell(j->wq, rows, ldq, h * d, d, &r, &c)) {
-        snprintf(o->status, sizeof o->status, "non-finite W_Q row %zu col %zu", r, c);
+    size_t d = j->d, g = h / (size_t)(j->n_head / j->n_kv), rows = j->rows, w = 2 * d;
+    size_t ldq = (size_t)j->n_head * d, ldk = (size_t)j->n_kv * d;
+    const double *wq = j->wq + h * d, *wk = j->wk + g * d;
+    double scale = j->sd ? 2 * j->scale : j->scale;
+    double *u = sd_alloc_raw((rows + 1) * w, sizeof *u, err); // [W_Q W_K], then the bias row
+    if (!u)
+        return SD_ENOMEM;
+    if (!gather(wq, rows, ldq, d, scale, u)) {
+        say_bad(o, "W_Q", wq, rows, ldq, d);
+        sd_free(u);
         return SD_OK;
     }
-    if (bad_cell(j->wk, rows, ldk, g * d, d, &r, &c)) {
-        snprintf(o->status, sizeof o->status, "non-finite W_K row %zu col %zu", r, c);
+    if (!gather(wk, rows, ldk, d, 1, u + d)) {
+        say_bad(o, "W_K", wk, rows, ldk, d);
+        sd_free(u);
         return SD_OK;
     }
     bool biased = false;
     if (j->bq && j->bk) {
-        if (bad_cell(j->bq, 1, ldq, h * d, d, &r, &c) ||
-            bad_cell(j->bk, 1, ldk, g * d, d, &r, &c)) {
-            snprintf(o->status, sizeof o->status, "non-finite bias col %zu", c);
+        const double *bq = j->bq + h * d, *bk = j->bk + g * d;
+        if (!gather(bq, 1, d, d, scale, u + rows * w) ||
+            !gather(bk, 1, d, d, 1, u + rows * w + d)) {
+            say_bad(o, "b_Q", bq, 1, d, d);
+            say_bad(o, "b_K", bk, 1, d, d);
+            sd_free(u);
             return SD_OK;
         }
-        for (size_t i = 0; i < d; i++)
-            biased |= j->bq[h * d + i] != 0 || j->bk[g * d + i] != 0;
-    }
-    double scale = j->sd ? 2 * j->scale : j->scale;
-    double *q = sd_alloc_raw((rows + 1) * d, sizeof *q, err);
-    double *k = sd_alloc_raw((rows + 1) * d, sizeof *k, err);
-    if (!q || !k) {
-        sd_free(q);
-        sd_free(k);
-        return SD_ENOMEM;
-    }
-    for (size_t i = 0; i < rows; i++)
-        for (size_t e = 0; e < d; e++) {
-            q[i * d + e] = scale * j->wq[i * ldq + h * d + e];
-            k[i * d + e] = j->wk[i * ldk + g * d + e];
-        }
-    for (size_t e = 0; e < d; e++) { // the bias row, METHOD §1
-        q[rows * d + e] = biased ? scale * j->bq[h * d + e] : 0;
-        k[rows * d + e] = biased ? j->bk[g * d + e] : 0;
+        for (size_t e = 0; e < w; e++)
+            biased |= u[rows * w + e] != 0;
     }
     reduced red;
     sd_spectrum with = {0};
     unsigned what = j->sd ? SD_SPEC_R : SD_SPEC_ALL;
     const rotation *rot = j->rot && j->rot->cs ? j->rot : NULL;
-    sd_status st = sdi_reduce(rows + (j->bias_in && biased), d, q, k, &red, err);
+    sd_status st = sdi_reduce_u(rows + (j->bias_in && biased), d, u, &red, err);
     if (st == SD_OK) {
         st = sdi_spectrum_reduced(&red, rot, what, &o->s, err);
         sd_free(red.r);
     }
     if (st == SD_OK && biased && !j->bias_in) {
-        st = sdi_reduce(rows + 1, d, q, k, &red, err);
+        st = sdi_reduce_u(rows + 1, d, u, &red, err);
         if (st == SD_OK) {
             st = sdi_spectrum_reduced(&red, rot, SD_SPEC_R, &with, err);
             sd_free(red.r);
@@ -191,9 +198,8 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
         }
     }
     if (st == SD_OK && j->rot)
-        o->rope_imag = rope_imag(q, k, rows, d, j->rot);
-    sd_free(q);
-    sd_free(k);
+        o->rope_imag = rope_imag(u, u + d, rows, w, j->rot);
+    sd_free(u);
     if (st == SD_ENUMERIC) { // this head is marked; the others go on
         snprintf(o->status, sizeof o->status, "%.90s", err ? err->text : "numerical failure");
         sd_err_clear(err);

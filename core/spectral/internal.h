@@ -26,6 +26,8 @@ typedef struct rotation {
 
 /* Checks both factors and reduces them; r->r is allocated (sd_free). */
 sd_status sdi_reduce(size_t n, size_t d, const double *q, const double *k, reduced *r, sd_err *err);
+/* The same from U = [Q K] (N×2d), checked by the decomposition. */
+sd_status sdi_reduce_u(size_t n, size_t d, const double *u, reduced *r, sd_err *err);
 /* A spectrum from the reduced form. rot != NULL: the kernel at a RoPE lag, where sigma holds the
  * 2d singular values of S(Δ), f_lambda those of F(Δ) (METHOD §1). */
 sd_status sdi_spectrum_reduced(const reduced *r, const rotation *rot, unsigned what,

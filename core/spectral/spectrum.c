@@ -17,38 +17,48 @@ static sd_status check_finite(const char *what, size_t n, size_t d, const double
     return SD_OK;
 }
 
-sd_status sdi_reduce(size_t n, size_t d, const double *q, const double *k, reduced *r,
-                     sd_err *err) {
-    sd_status st = SD_OK;
-    size_t w = 2 * d, cells;
+sd_status sdi_reduce_u(size_t n, size_t d, const double *u, reduced *r, sd_err *err) {
+    size_t w = 2 * d;
     r->d = d;
     r->rows = n < w ? n : w;
+    double qq = 0, kk = 0;
+    r->r = sd_alloc(w * w, sizeof *r->r, err);
+    if (!r->r)
+        return SD_ENOMEM;
+    sd_status st = n && d ? sd_qr_pivot(n, w, u, w, r->r, NULL, err) : SD_OK;
+    if (st != SD_OK) {
+        sd_free(r->r);
+        r->r = NULL;
+        return st;
+    }
+    // An orthogonal factor keeps the norms of both halves.
+    for (size_t i = 0; i < r->rows; i++)
+        for (size_t j = 0; j < d; j++) {
+            qq += r->r[i * w + j] * r->r[i * w + j];
+            kk += r->r[i * w + d + j] * r->r[i * w + d + j];
+        }
+    r->q_norm = sqrt(qq);
+    r->k_norm = sqrt(kk);
+    return SD_OK;
+}
+
+sd_status sdi_reduce(size_t n, size_t d, const double *q, const double *k, reduced *r,
+                     sd_err *err) {
+    size_t w = 2 * d, cells;
     r->r = NULL;
-    r->q_norm = r->k_norm = 0;
     SD_TRY(check_finite("Q", n, d, q, err));
     SD_TRY(check_finite("K", n, d, k, err));
     if (!sd_mul_size(n, w, &cells))
         return sd_fail(err, SD_ENOMEM, "%zu x %zu values: the size overflows", n, w);
     double *u = sd_alloc_raw(cells, sizeof *u, err);
-    r->r = sd_alloc(w * w, sizeof *r->r, err);
-    if (!u || !r->r) {
-        st = SD_ENOMEM;
-        goto out;
-    }
+    if (!u)
+        return SD_ENOMEM;
     for (size_t i = 0; i < n; i++) {
         memcpy(u + i * w, q + i * d, d * sizeof *u);
         memcpy(u + i * w + d, k + i * d, d * sizeof *u);
     }
-    r->q_norm = sd_nrm2_f64(n * d, q);
-    r->k_norm = sd_nrm2_f64(n * d, k);
-    if (n && d)
-        st = sd_qr_pivot(n, w, u, w, r->r, NULL, err);
-out:
+    sd_status st = sdi_reduce_u(n, d, u, r, err);
     sd_free(u);
-    if (st != SD_OK) {
-        sd_free(r->r);
-        r->r = NULL;
-    }
     return st;
 }
 
