@@ -32,11 +32,12 @@ static int scale_head(const sd_host *host, sd_call *call) {
     }
     /* What only this op can check, it says in the same form: what was expected, what came. */
     if (head >= info.n_head) {
+        int code =
+            host->fail(call, SD_FAIL_INVALID,
+                       "expected head 0..%d, got %d: %s has %d heads a layer, numbered from 0",
+                       info.n_head - 1, head, host->model_name(call, m), info.n_head);
         host->model_release(call, m);
-        return host->fail(call, SD_FAIL_INVALID,
-                          "expected head 0..%d, got %d: %s has %d heads a "
-                          "layer, numbered from 0",
-                          info.n_head - 1, head, host->model_name(call, m), info.n_head);
+        return code;
     }
     /* wo is (heads * d_v, width), row-major: the rows of a head stand together. */
     int64_t first = (int64_t)head * info.d_v * wo.shape[1], n = (int64_t)info.d_v * wo.shape[1];

@@ -260,8 +260,8 @@ static int cut_standard(job *j, sd_hlayer_info *info) {
         if (cut && j->calibrated && !j->all_planes) {
             /* A = qk' - kq' is twice the routing */
             head_columns(j, &wq, &bq, hd, 1, q);
-            memset(a, 0, (size_t)D1 * (size_t)(n > 0 ? n : 1) * sizeof *a);
-            memset(b, 0, (size_t)D1 * (size_t)(n > 0 ? n : 1) * sizeof *b);
+            memset(a, 0, (size_t)D1 * (size_t)n * sizeof *a);
+            memset(b, 0, (size_t)D1 * (size_t)n * sizeof *b);
             if (n && calibrated_planes(j, hd, q, k, n, a, b))
                 return h->failed(j->call);
             for (int64_t i = 0; i < (int64_t)D1 * n; i++)

@@ -196,7 +196,7 @@ static void test_bad_descriptors(void **state) {
     REFUSED(d.details = "", "details is empty");
     REFUSED(d.example = NULL, "example is missing");
     REFUSED(d.returns_doc = NULL, "what it returns is missing");
-    REFUSED(d.returns = 99, "returns");
+    REFUSED(d.returns = 99, "declares to return");
     REFUSED(d.flags = 0x80, "flags");
     REFUSED(d.n_args = 1000, "1000 arguments");
     REFUSED(d.args = NULL, "none is there");
