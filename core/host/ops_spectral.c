@@ -246,7 +246,7 @@ static const sd_op_desc ops[] = {
          "Columns have help of their own: help \"pr\".",
      .example = "w = heads(m)\n"
                 "assert(#w == m.config.n_layer * m.config.n_head)\n"
-                "r = w:row(0)\n"
+                "r = heads(g):row(0) -- on an S-D model only R is a kernel of the weights\n"
                 "assert(math.abs(r.routing + r.filtering - 1) < 1e-9)",
      .returns_doc = "a table, one row a head, with the planes of each head as a vector",
      .args = heads_args,
