@@ -35,7 +35,8 @@ APPSRC  := $(wildcard core/lua/*.c core/shell/*.c)
 APPOBJ  := $(APPSRC:%.c=$(B)/%.o)
 LUASRC  := $(sort $(wildcard lua/*.lua))
 PLUGINS := $(patsubst plugins/%.c,$(B)/plugins/%.so,$(wildcard plugins/*.c))
-TESTSO  := $(patsubst tests/%.c,$(B)/tests/%.so,$(wildcard tests/failmalloc.c tests/plugins/*.c))
+TESTSO  := $(patsubst tests/%.c,$(B)/tests/%.so,$(wildcard tests/failmalloc.c)) \
+           $(patsubst tests/plugins/%.c,$(B)/tests/gallery/%.so,$(wildcard tests/plugins/*.c))
 UNIT    := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 
 ifeq ($(READLINE),yes)
@@ -78,7 +79,7 @@ $(B)/tests/failmalloc.so: tests/failmalloc.c
 	$(CC) -std=gnu11 -O1 -g -Wall -Wextra -fPIC -shared $< -o $@ -ldl
 
 # The gallery of broken plugins; without -z defs, since one lacks a symbol.
-$(B)/tests/plugins/%.so: tests/plugins/%.c tests/plugins/gallery.h core/include/sd_plugin.h
+$(B)/tests/gallery/%.so: tests/plugins/%.c tests/plugins/gallery.h core/include/sd_plugin.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O1 -g -Wall -Wextra -Icore/include -fPIC -fvisibility=hidden -shared $(SAN) $< -o $@ -lm
 
