@@ -49,6 +49,13 @@ static int op_heads(const sd_host *host, sd_call *c) {
     return draw(host, c, st, p);
 }
 
+static int op_cascade(const sd_host *host, sd_call *c) {
+    sd_plot *p = NULL;
+    sd_status st = sd_figure_cascade(table_of(c), host->arg_str(c, "column"),
+                                     host->arg_str(c, "title"), &p, &c->err);
+    return draw(host, c, st, p);
+}
+
 #define TABLE_ARG(what_) \
     { .name = "table", .kind = SD_ARG_TABLE, .flags = SD_ARG_REQUIRED, .doc = what_ }
 #define FILE_ARGS                                                                              \
@@ -94,9 +101,30 @@ static const sd_arg_desc heads_args[] = {
     FILE_ARGS,
 };
 
+static const sd_arg_desc cascade_args[] = {
+    TABLE_ARG("a table of training(dir, {which=\"cascade\"})"),
+    {.name = "column", .kind = SD_ARG_STR, .dflt = "pr_centred", .doc = "the rank to draw"},
+    FILE_ARGS,
+};
+
 #define N(a_) (sizeof(a_) / sizeof *(a_))
 
 static const sd_op_desc ops[] = {
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_STR,
+     .name = "plot_cascade",
+     .summary = "figure: rank of every layer over training",
+     .details = "One line a layer over the tokens trained on, its null dotted in the same colour: "
+                "the spectral cascade as it forms. The centred rank is drawn unless another column "
+                "is named, since the raw one is the potential plane's in most layers.",
+     .example = "dir = os.tmpname(); os.remove(dir)\n"
+                "x = train(m, {text=t, steps=2, batch=1, ctx=32, measure_every=1, dir=dir})\n"
+                "s = plot_cascade(training(dir, {which='cascade'}), {rows=16})\n"
+                "assert(s:find 'tokens')",
+     .returns_doc = "the file's path, or the drawing as text",
+     .args = cascade_args,
+     .n_args = N(cascade_args),
+     .run = op_cascade},
     {.struct_size = sizeof(sd_op_desc),
      .returns = SD_ARG_STR,
      .name = "plot_rank",

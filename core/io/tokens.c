@@ -12,14 +12,15 @@
 static const char SEPARATOR[] = "<|endoftext|>";
 
 struct sd_tokens {
-    sd_file *file;  /* NULL: ids in memory */
+    sd_file *file; /* NULL: ids in memory */
     int32_t *ids;
-    int width;      /* bytes an id */
+    int width; /* bytes an id */
     uint64_t count;
     char *path;
 };
 
-/* ---- building --------------------------------------------------------------------------------- */
+/* ---- building ---------------------------------------------------------------------------------
+ */
 
 typedef struct split {
     sd_writer *w;
@@ -55,8 +56,8 @@ static sd_status write_document(builder *b, const char *text, size_t n, sd_err *
     split *s = &b->part[val];
     for (size_t i = 0; i < b->ids.n + (b->eot >= 0); i++) {
         int32_t id = i < b->ids.n ? b->ids.v[i] : b->eot;
-        unsigned char le[4] = {(unsigned char)id, (unsigned char)(id >> 8), (unsigned char)(id >> 16),
-                               (unsigned char)(id >> 24)};
+        unsigned char le[4] = {(unsigned char)id, (unsigned char)(id >> 8),
+                               (unsigned char)(id >> 16), (unsigned char)(id >> 24)};
         SD_TRY(sd_writer_put(s->w, le, (size_t)b->width, err));
         s->tokens++;
     }
@@ -177,7 +178,8 @@ done:
     return st;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------
+ */
 
 sd_status sd_tokens_open(const char *path, sd_tokens **out, sd_err *err) {
     *out = NULL;
@@ -259,15 +261,19 @@ void sd_tokens_free(sd_tokens *t) {
     sd_free(t);
 }
 
-uint64_t sd_tokens_count(const sd_tokens *t) { return t->count; }
+uint64_t sd_tokens_count(const sd_tokens *t) {
+    return t->count;
+}
 
-const char *sd_tokens_path(const sd_tokens *t) { return t->path; }
+const char *sd_tokens_path(const sd_tokens *t) {
+    return t->path;
+}
 
 sd_status sd_tokens_read(sd_tokens *t, uint64_t offset, size_t n, int32_t vocab, int32_t *dst,
                          sd_err *err) {
     if (offset > t->count || n > t->count - offset)
-        return sd_fail(err, SD_EFORMAT, "%s: needs %zu tokens at %" PRIu64 ", has %" PRIu64, t->path,
-                       n, offset, t->count);
+        return sd_fail(err, SD_EFORMAT, "%s: needs %zu tokens at %" PRIu64 ", has %" PRIu64,
+                       t->path, n, offset, t->count);
     enum { PIECE = 4096 };
     unsigned char buf[4 * PIECE];
     for (size_t i = 0; i < n; i += PIECE) {

@@ -41,8 +41,8 @@ sd_status sd_optim_new(const sd_net *net, const sd_adamw *p, const bool *train, 
                 continue;
             for (size_t at = 0; at < s->n; at += PIECE, k++)
                 if (pass)
-                    o->pieces[k] = (piece){s->offset + at, s->n - at < PIECE ? s->n - at : PIECE,
-                                           s->decay};
+                    o->pieces[k] =
+                        (piece){s->offset + at, s->n - at < PIECE ? s->n - at : PIECE, s->decay};
         }
         if (pass)
             break;
@@ -70,8 +70,12 @@ void sd_optim_free(sd_optim *o) {
     sd_free(o);
 }
 
-void *sd_optim_m(sd_optim *o) { return o->m; }
-void *sd_optim_v(sd_optim *o) { return o->v; }
+void *sd_optim_m(sd_optim *o) {
+    return o->m;
+}
+void *sd_optim_v(sd_optim *o) {
+    return o->v;
+}
 
 typedef struct job {
     sd_optim *o;

@@ -1,6 +1,7 @@
 /* adamw.h: the optimizer (AdamW, Loshchilov & Hutter 2019) over a net's flat buffers.
- * Decoupled weight decay acts on the slices marked for it (matrices and embeddings; not biases, norms,
- * scalars). Everything is split into fixed pieces, so that sums do not depend on the threads. */
+ * Decoupled weight decay acts on the slices marked for it (matrices and embeddings; not biases,
+ * norms, scalars). Everything is split into fixed pieces, so that sums do not depend on the
+ * threads. */
 #ifndef SD_TRAIN_ADAMW_H
 #define SD_TRAIN_ADAMW_H
 

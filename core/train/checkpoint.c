@@ -138,14 +138,10 @@ sd_status sd_ckpt_save(const char *dir, const sd_ckpt *c, sd_net *net, sd_optim 
     snprintf(step, sizeof step, "%" PRId64, c->step);
     SD_GO(st, done, sd_train_opts_json(c->o, &opts, err));
     SD_GO(st, done, layer_text(c->o, sd_net_config(net)->n_layer, &layers, err));
-    const char *const kv[][2] = {{"format", FORMAT},
-                                 {"layout", layout},
-                                 {"checksum", sum},
-                                 {"step", step},
-                                 {"options", opts.p},
-                                 {"layers", layers.p},
-                                 {"train", c->train_path},
-                                 {"val", c->val_path}};
+    const char *const kv[][2] = {{"format", FORMAT},       {"layout", layout},
+                                 {"checksum", sum},        {"step", step},
+                                 {"options", opts.p},      {"layers", layers.p},
+                                 {"train", c->train_path}, {"val", c->val_path}};
     for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
         if (json_object_set_new(meta, kv[i][0], json_string(kv[i][1])) != 0) {
             st = sd_fail(err, SD_EINVAL, "checkpoint: %s is not text", kv[i][0]);

@@ -40,7 +40,8 @@ double sd_train_lr(const sd_train_opts *o, int64_t step) {
     return o->min_lr + 0.5 * (o->lr - o->min_lr) * (1.0 + cos(3.14159265358979323846 * x));
 }
 
-/* ---- data ------------------------------------------------------------------------------------- */
+/* ---- data -------------------------------------------------------------------------------------
+ */
 
 typedef struct feed {
     sd_tokens *tokens;
@@ -120,7 +121,8 @@ static sd_status feed_sample(feed *f, uint64_t k, int32_t *ids, int32_t *targets
     return SD_OK;
 }
 
-/* ---- run -------------------------------------------------------------------------------------- */
+/* ---- run --------------------------------------------------------------------------------------
+ */
 
 typedef struct state {
     sd_model *m;
@@ -137,7 +139,7 @@ typedef struct state {
     sd_table *log, *cascade;
     int32_t *measure_ids;
     size_t n_measure;
-    int64_t step;           /* updates done */
+    int64_t step; /* updates done */
     double gemm_rate, flops_token;
 } state;
 
@@ -224,8 +226,9 @@ static void stability_of(sd_table *to, int row, const sd_table *stab, int layer)
 }
 
 static sd_status measure(state *s, sd_err *err) {
-    static const char *const cols[] = {"pr",  "pr_null",  "pr_null_sd", "pr_centred",
-                                       "pr_centred_null", "phi", "phi_null", "routing"};
+    static const char *const cols[] = {"pr",         "pr_null",         "pr_null_sd",
+                                       "pr_centred", "pr_centred_null", "phi",
+                                       "phi_null",   "routing"};
     const sd_train_opts *o = s->o;
     sd_table *probe = NULL, *sum = NULL, *stab = NULL;
     sd_status st;
@@ -510,7 +513,8 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
         if (st2 != SD_OK)
             sd_fail(err, st2, "interrupted after step %lld; %s", (long long)s.step, e2.text);
         else if (o->dir)
-            sd_fail(err, SD_ECANCEL, "interrupted after step %lld of %lld; go on with resume=\"%s\"",
+            sd_fail(err, SD_ECANCEL,
+                    "interrupted after step %lld of %lld; go on with resume=\"%s\"",
                     (long long)s.step, (long long)o->steps, o->dir);
         if (sd_net_store(s.net, m, &e2) != SD_OK)
             sd_err_clear(&e2);

@@ -1,10 +1,10 @@
 /* trainer.h: training a model on tokens, with its routing ranks measured on the way.
  *
- * One step = `accum` micro-batches of `batch` sequences of `ctx` tokens; the loss is the mean over all
- * scored tokens of the step. Sequences are the consecutive ctx-token pieces of the token file, each
- * seen once an epoch in an order decided by (seed, epoch): the state of the data is the step number,
- * so that a resumed run repeats the uninterrupted one bit for bit at an equal number of threads.
- * Learning rate: linear warm-up, then half a cosine from lr to min_lr at `steps`. */
+ * One step = `accum` micro-batches of `batch` sequences of `ctx` tokens; the loss is the mean over
+ * all scored tokens of the step. Sequences are the consecutive ctx-token pieces of the token file,
+ * each seen once an epoch in an order decided by (seed, epoch): the state of the data is the step
+ * number, so that a resumed run repeats the uninterrupted one bit for bit at an equal number of
+ * threads. Learning rate: linear warm-up, then half a cosine from lr to min_lr at `steps`. */
 #ifndef SD_TRAIN_TRAINER_H
 #define SD_TRAIN_TRAINER_H
 
@@ -18,22 +18,22 @@ typedef struct sd_train_opts {
     double lr, min_lr;
     int64_t warmup;
     sd_adamw adam;
-    double clip;          /* gradient norm limit; 0: none */
+    double clip; /* gradient norm limit; 0: none */
     uint64_t seed;
-    bool shuffle;         /* false: pieces in file order */
-    bool recompute;       /* keep each layer's input only and run it again in backward */
-    const bool *layers;   /* (L) nullable: only these layers' parts are trained */
-    double mlm;           /* encoders: share of tokens masked (0.15) */
-    sd_model *teacher;    /* nullable: distillation (METHOD §7.5) */
+    bool shuffle;       /* false: pieces in file order */
+    bool recompute;     /* keep each layer's input only and run it again in backward */
+    const bool *layers; /* (L) nullable: only these layers' parts are trained */
+    double mlm;         /* encoders: share of tokens masked (0.15) */
+    sd_model *teacher;  /* nullable: distillation (METHOD §7.5) */
     double teacher_weight;
-    int64_t eval_every;   /* held-out loss every so many steps, and at the end; 0: at the end */
-    int64_t eval_tokens;  /* at most so many held-out tokens */
+    int64_t eval_every;    /* held-out loss every so many steps, and at the end; 0: at the end */
+    int64_t eval_tokens;   /* at most so many held-out tokens */
     int64_t measure_every; /* ranks every so many steps, and at 0 and the end; 0: never */
     int measure_seqs, measure_draws;
-    int64_t save_every;   /* checkpoint every so many steps, and at the end; 0: at the end */
-    const char *dir;      /* nullable: nothing is written. Else DIR/checkpoint.safetensors, DIR/log.csv,
-                             log.jsonl, cascade.csv, cascade.jsonl, DIR/model/ */
-    bool resume;          /* go on from DIR/checkpoint.safetensors to the original `steps` */
+    int64_t save_every; /* checkpoint every so many steps, and at the end; 0: at the end */
+    const char *dir; /* nullable: nothing is written. Else DIR/checkpoint.safetensors, DIR/log.csv,
+                        log.jsonl, cascade.csv, cascade.jsonl, DIR/model/ */
+    bool resume;     /* go on from DIR/checkpoint.safetensors to the original `steps` */
     /* After each measurement (nullable): the cascade so far. */
     void (*measured)(void *ctx, const sd_table *cascade);
     void *measured_ctx;
@@ -46,14 +46,14 @@ void sd_train_defaults(sd_train_opts *o);
 /* The learning rate of step `step` (from 0). */
 double sd_train_lr(const sd_train_opts *o, int64_t step);
 
-/* Trains m in place. log: one row a step (step, tokens, loss, lr, grad_norm, tokens_s, mfu, val_loss);
- * cascade: one row a measured step and layer (ranks, nulls and potential share of METHOD §5; for S–D
- * layers also max_re_l, min_d and stable of §6). Both nullable.
+/* Trains m in place. log: one row a step (step, tokens, loss, lr, grad_norm, tokens_s, mfu,
+ * val_loss); cascade: one row a measured step and layer (ranks, nulls and potential share of METHOD
+ * §5; for S–D layers also max_re_l, min_d and stable of §6). Both nullable.
  *
  * Stops before the update on a non-finite loss or gradient (SD_ENUMERIC, naming the first bad
- * parameter or gradient; the last checkpoint stays). Ctrl-C: a checkpoint of the last finished step is
- * written when there is a DIR, m holds that step's parameters, SD_ECANCEL. A failed checkpoint write is
- * SD_EWRITE with the previous one intact. */
+ * parameter or gradient; the last checkpoint stays). Ctrl-C: a checkpoint of the last finished step
+ * is written when there is a DIR, m holds that step's parameters, SD_ECANCEL. A failed checkpoint
+ * write is SD_EWRITE with the previous one intact. */
 sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *SD_NULLABLE val,
                    const sd_train_opts *o, const sd_run *SD_NULLABLE run,
                    SD_OWN sd_table **SD_NULLABLE log, SD_OWN sd_table **SD_NULLABLE cascade,
@@ -62,8 +62,8 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *SD_NULLABLE val,
 /* What a training folder holds: the tables written there. `which`: "log" or "cascade". */
 sd_status sd_train_table(const char *dir, const char *which, SD_OWN sd_table **out, sd_err *err);
 
-/* Options as JSON text and back (the checkpoint keeps them; `steps`, schedule and data order are the
- * original ones on resume). Pointers (dir, layers, teacher) are not part of it. */
+/* Options as JSON text and back (the checkpoint keeps them; `steps`, schedule and data order are
+ * the original ones on resume). Pointers (dir, layers, teacher) are not part of it. */
 sd_status sd_train_opts_json(const sd_train_opts *o, sd_buf *out, sd_err *err);
 /* Reads the options, token-file names and step of DIR's checkpoint header without its data. */
 typedef struct sd_train_state {
