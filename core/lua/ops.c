@@ -146,10 +146,9 @@ static void read_arg(lua_State *L, const sd_op_desc *d, const sd_arg_desc *a, in
     }
 }
 
-/* Is the table at i meant as options? (a plain table with a named field, or an empty one) */
-static bool named(lua_State *L, int i) {
-    bool yes = lua_rawlen(L, i) == 0;
-    return yes;
+static bool is_object(uint32_t kind) {
+    return kind == SD_ARG_MODEL || kind == SD_ARG_TEXT || kind == SD_ARG_TABLE ||
+           kind == SD_ARG_TENSOR;
 }
 
 static int push_result(lua_State *L, call_box *c) {
@@ -210,11 +209,10 @@ static int call_op(lua_State *L) {
     int given = lua_gettop(L), opts = 0;
     while (given > 0 && lua_isnil(L, given) && (uint32_t)given > req)
         given--;
-    bool all_named = req > 0 && given == 1 && lua_istable(L, 1) && named(L, 1);
-    if (all_named)
-        opts = 1;
-    else if ((uint32_t)given == req + 1 && lua_istable(L, given))
+    bool all_named = req > 0 && given == 1 && lua_istable(L, 1) && lua_rawlen(L, 1) == 0;
+    if (all_named || ((uint32_t)given > req && lua_istable(L, given)))
         opts = given;
+    uint32_t npos = (uint32_t)(opts ? given - 1 : given);
 
     call_box *c = lua_newuserdatauv(L, sizeof *c + d->n_args * sizeof(sd_value), 0);
     memset(c, 0, sizeof *c + d->n_args * sizeof(sd_value));
@@ -225,15 +223,16 @@ static int call_op(lua_State *L) {
     }
     lua_setmetatable(L, -2);
 
-    if (!all_named) {
-        if (!opts && (uint32_t)given > req)
+    /* By position: what is required, then optional objects (train(m, {...})); the rest has names.
+     */
+    for (uint32_t i = 0; i < npos; i++) {
+        if (i >= d->n_args || (i >= req && !is_object(d->args[i].kind)))
             return sd_lua_fail(
                 L, SD_EINVAL,
                 "%s takes %u argument%s%s; the others are named in a table at the end: "
                 "help(%s)",
-                name, req, req == 1 ? "" : "s", req < d->n_args ? " by position" : "", name);
-        for (uint32_t i = 0; i < req && i < (uint32_t)given; i++)
-            read_arg(L, d, &d->args[i], (int)i + 1, &c->args[i]);
+                name, i, i == 1 ? "" : "s", i < d->n_args ? " by position" : "", name);
+        read_arg(L, d, &d->args[i], (int)i + 1, &c->args[i]);
     }
     if (opts) {
         for (lua_pushnil(L); lua_next(L, opts); lua_pop(L, 1)) {
