@@ -9,7 +9,7 @@
 
 #include "num/sgemm.h"
 
-enum { BQ = 64, BK = 256 };
+enum { BQ = 32, BK = 256 };
 
 static size_t min_sz(size_t a, size_t b) {
     return a < b ? a : b;

@@ -432,7 +432,7 @@ static sd_status mlm_forward(pass *p, sd_err *err) {
     return SD_OK;
 }
 
-enum { VCHUNK = 1024, RCHUNK = 256, SCHUNK = 16 };
+enum { VCHUNK = 1024, RCHUNK = 512, SCHUNK = 16 };
 
 /* logits (nr, nv) = h (nr, D) · decoder columns v0.. + bias */
 static void decode_cols(const pass *p, const real *h, size_t nr, size_t v0, size_t nv, real *out) {
