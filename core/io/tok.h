@@ -290,6 +290,12 @@ static inline void tok_lose(tok_run *r, const char *s, size_t n) {
     r->lost += n;
 }
 
+/* Empties a scratch buffer, also after a failed allocation. */
+static inline void tok_reset(sd_buf *b) {
+    sd_buf_clear(b);
+    b->failed = false;
+}
+
 /* tok_pre.c */
 sd_status tok_regex(const char *pattern, size_t n, tok_pattern *out, sd_err *err);
 sd_status tok_literal(const char *s, size_t n, tok_pattern *out, sd_err *err);

@@ -53,7 +53,7 @@ void tok_cache_put(tok_run *r, const char *s, size_t n, uint64_t hash, size_t fi
         if (restart) {
             memset(c->cell, 0, (c->mask + 1) * sizeof *c->cell);
             c->count = c->nids = 0;
-            sd_buf_clear(&c->keys);
+            tok_reset(&c->keys);
         } else {
             tok_cell *fresh = sd_alloc(cells, sizeof *fresh, NULL);
             if (!fresh)
@@ -75,8 +75,10 @@ void tok_cache_put(tok_run *r, const char *s, size_t n, uint64_t hash, size_t fi
     if (sd_grow((void **)&c->ids, &c->cap, c->nids + nids, sizeof *c->ids, NULL) != SD_OK)
         return;
     sd_buf_put(&c->keys, s, n);
-    if (c->keys.failed)
+    if (c->keys.failed) {
+        c->keys.failed = false;
         return;
+    }
     if (nids)
         memcpy(c->ids + c->nids, r->ids->v + first_id, nids * sizeof *c->ids);
     size_t i = (size_t)(hash >> 1) & c->mask;
@@ -118,7 +120,7 @@ static sd_status symbols(tok_run *r, const char *text, size_t n, bool bytes, siz
                 len = 1;
             bool before = t->prefix && i > 0, after = t->suffix && i + len == n;
             if (before || after) {
-                sd_buf_clear(&s->chr);
+                tok_reset(&s->chr);
                 if (before)
                     sd_buf_put(&s->chr, t->prefix, t->nprefix);
                 sd_buf_put(&s->chr, text + i, len);
@@ -303,7 +305,7 @@ sd_status tok_bpe(tok_run *r, const char *text, size_t n, bool bytes, sd_err *er
     if (t->ignore_merges) {
         int32_t id;
         if (bytes) {
-            sd_buf_clear(&r->s->chr);
+            tok_reset(&r->s->chr);
             if (n <= t->vocab.longest)
                 tok_map_bytes(text, n, &r->s->chr);
             SD_TRY(sd_buf_status(&r->s->chr, err));

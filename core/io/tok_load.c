@@ -1181,7 +1181,12 @@ static sd_status merges_of_scores(sd_tokenizer *t, const json_t *scores, const j
     for (size_t i = 0; st == SD_OK && i < m; i++) {
         rank = i > 0 && v[i].score == v[i - 1].score ? rank : (uint32_t)i;
         const tok_str *e = &t->vocab.at[v[i].id];
-        if (tok_vocab_find(&t->vocab, e->s, e->n) != v[i].id || e->n > 1024)
+        if (e->n > 1024) { /* every split is tried */
+            st = sd_fail(err, SD_EFORMAT, "token %d of %u bytes: more than 1024", (int)v[i].id,
+                         (unsigned)e->n);
+            break;
+        }
+        if (tok_vocab_find(&t->vocab, e->s, e->n) != v[i].id)
             continue;
         for (size_t k = 1; k < e->n && st == SD_OK; k++) {
             if (((unsigned char)e->s[k] & 0xc0) == 0x80)

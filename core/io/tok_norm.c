@@ -159,8 +159,16 @@ static void put_lower(sd_buf *out, uint32_t c) {
 
 static void lower(const char *s, size_t n, sd_buf *out) {
     for (size_t i = 0; i < n;) {
-        if ((unsigned char)s[i] < 0x80) {
-            sd_buf_putc(out, (char)tok_lower1((unsigned char)s[i++]));
+        size_t e = i;
+        while (e < n && (unsigned char)s[e] < 0x80)
+            e++;
+        if (e > i) { /* a run of ASCII at once */
+            size_t at = out->n;
+            sd_buf_put(out, s + i, e - i);
+            for (; at < out->n; at++)
+                if (out->p[at] >= 'A' && out->p[at] <= 'Z')
+                    out->p[at] += 32;
+            i = e;
             continue;
         }
         uint32_t cp = 0;
@@ -172,6 +180,14 @@ static void lower(const char *s, size_t n, sd_buf *out) {
 
 static void drop_marks(const char *s, size_t n, bool nonspacing_only, sd_buf *out) {
     for (size_t i = 0; i < n;) {
+        size_t e = i;
+        while (e < n && (unsigned char)s[e] < 0xcc) /* below U+0300 */
+            e++;
+        if (e > i) {
+            sd_buf_put(out, s + i, e - i);
+            i = e;
+            continue;
+        }
         uint32_t cp = (unsigned char)s[i];
         size_t len = cp < 0x80 ? 1 : sd_utf8_next(s + i, n - i, &cp);
         if (len == 0)
@@ -184,6 +200,14 @@ static void drop_marks(const char *s, size_t n, bool nonspacing_only, sd_buf *ou
 
 static void bert_clean(const char *s, size_t n, bool clean, bool chinese, sd_buf *out) {
     for (size_t i = 0; i < n;) {
+        size_t e = i;
+        while (e < n && s[e] >= ' ' && s[e] < 127)
+            e++;
+        if (e > i) { /* printable ASCII stays */
+            sd_buf_put(out, s + i, e - i);
+            i = e;
+            continue;
+        }
         uint32_t cp = (unsigned char)s[i];
         size_t len = cp < 0x80 ? 1 : sd_utf8_next(s + i, n - i, &cp);
         if (len == 0)

@@ -31,7 +31,7 @@ sd_status tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err) {
                 id = tok_vocab_find(&t->vocab, s, to);
             } else {
                 sd_buf *b = &r->s->chr;
-                sd_buf_clear(b);
+                tok_reset(b);
                 sd_buf_put(b, t->prefix, t->nprefix);
                 sd_buf_put(b, s + from, to - from);
                 SD_TRY(sd_buf_status(b, err));
