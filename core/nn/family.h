@@ -67,7 +67,7 @@ bool sd_family_has(const sd_container *SD_NULLABLE c, const char *name);
 /* name without the prefix when it begins with it, else name. */
 const char *sd_family_strip(const char *name, const char *prefix);
 void sd_family_name(char out[128], const char *name); /* copies; "?" when longer than 127 */
-/* The name of the loaded families, for messages. */
+/* "gpt2, sd, ...", for messages. */
 void sd_family_list(sd_buf *out);
 
 extern const sd_family sd_family_gpt2, sd_family_sd, sd_family_bert, sd_family_gpt_neox,

@@ -35,13 +35,17 @@ static const char *gguf_arch(const json_t *meta) {
     return a ? a : "";
 }
 
+static bool is_named(const json_t *config) {
+    return sd_family_is(config, "llama", "Llama") || sd_family_is(config, "mistral", "Mistral") ||
+           sd_family_is(config, "qwen2", "Qwen2");
+}
+
 static bool matches(const json_t *config, bool gguf) {
     if (gguf) {
         const char *a = gguf_arch(config);
         return !strcmp(a, "llama") || !strcmp(a, "qwen2") || !strcmp(a, "mistral");
     }
-    if (sd_family_is(config, "llama", "Llama") || sd_family_is(config, "mistral", "Mistral") ||
-        sd_family_is(config, "qwen2", "Qwen2"))
+    if (is_named(config))
         return true;
     // another name for the same structure: accepted by its keys; its tensors must then match too
     const char *act = json_string_value(json_object_get(config, "hidden_act"));
@@ -261,6 +265,12 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
         cfg->out_bias = sd_family_has(c, "blk.0.attn_output.bias");
     } else {
         SD_TRY(read_hf(config, &n_layer, &n_head, &n_kv, &d, cfg, err));
+        const char *type = json_string_value(json_object_get(config, "model_type"));
+        if (c && !is_named(config))
+            sd_run_log(run, SD_LOG_WARN,
+                       "model_type '%.40s' is read as llama, whose keys and tensors it has; what "
+                       "neither shows (such as interleaved rotary pairs) cannot be checked",
+                       type ? type : "");
         if (sd_family_bare(config, c, "lm_head.weight", "embed_tokens.weight")) {
             cfg->has_head = false; // LlamaModel
             cfg->tied = true;

@@ -1526,6 +1526,11 @@ sd_status sd_model_save(sd_model *m, const char *dir_in, const sd_run *run, sd_e
     sd_status st = dir ? config_text(m, &text, err) : SD_ENOMEM;
     if (st != SD_OK)
         goto done;
+    if (!m->tokenizer_source && (m->tokenizer || m->container))
+        sd_run_log(run, SD_LOG_WARN,
+                   "%s: saved without a tokenizer: the model's own is not in a file that can be "
+                   "copied",
+                   dir);
     if (sd_path_exists(dir)) {
         char *index = sd_path_join(dir, "model.safetensors.index.json", err);
         if (!sd_path_is_dir(dir))

@@ -442,8 +442,11 @@ static void test_llama_kinds(void **s) {
     pieces *p = take_apart(REF "llama");
     set_key(p, "model_type", json_string("somebody"));
     put_together(p, at("somebody"));
-    m = open_model(at("somebody"));
+    got.n = 0;
+    OK(sd_model_open(at("somebody"), &run, &m, &err));
     assert_string_equal(sd_model_family(m)->name, "llama");
+    assert_int_equal(got.n, 1);
+    assert_non_null(strstr(got.text, "somebody"));
     sd_model_unref(m);
     set_key(p, "embedding_multiplier", json_real(12.0));
     put_together(p, at("somebody"));
