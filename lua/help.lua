@@ -215,7 +215,7 @@ function internal.man(options)
         for _, n in ipairs(names(function(_, d) return d.kind == kind end)) do
             local d = entry(n)
             out[#out + 1] = ".TP\n.B " .. roff(d.signature or n)
-            out[#out + 1] = roff(d.summary)
+            out[#out + 1] = roff(d.summary) .. (d.summary:match "[.?!]$" and "" or ".")
             if d.details then out[#out + 1] = roff(d.details:gsub("\n\n", "\n")) end
             for _, a in ipairs(d.args or {}) do
                 out[#out + 1] = ".br\n.I " .. roff(a.name) .. "\n" .. roff(a.doc or "") ..

@@ -151,14 +151,40 @@ for _, c in ipairs(order) do
         end
     end
 end
+local function only(...)
+    local want, out = {}, {}
+    for _, c in ipairs { ... } do want[c] = true end
+    for _, c in ipairs(keep) do
+        if want[c] then out[#out + 1] = c end
+    end
+    return out
+end
 local result = tabulate(summary, {
     columns = keep, kind = "models",
     heading = "medians over heads; weights without biases" ..
         (sample and ", tokens of " .. sample.name or "") .. "; filters_most, unstable: share of heads",
 })
 if opt.csv then
-    tabulate(heads_rows):csv(opt.csv)
+    local first, seen, rest = { "model", "layer", "head", "capacity" }, {}, {}
+    for _, c in ipairs(first) do seen[c] = true end
+    for _, r in ipairs(heads_rows) do
+        for c in pairs(r) do
+            if not seen[c] then
+                seen[c] = true
+                rest[#rest + 1] = c
+            end
+        end
+    end
+    table.sort(rest)
+    table.move(rest, 1, #rest, #first + 1, first)
+    tabulate(heads_rows, { columns = first }):csv(opt.csv)
     print("rows: " .. opt.csv)
 end
-print(result)
+print(result:select(only("model", "heads", "capacity", "pr", "pr_null", "tok_pr", "tok_null",
+    "tok_centred")))
+print(tabulate(summary, {
+    columns = only("model", "filtering", "filters_most", "tok_filtering", "max_re", "max_re_null",
+        "unstable", "tok_unstable"),
+    heading = "share of the budget that filters; instability: share of heads with Re(lambda) > 0",
+}))
 return result

@@ -86,10 +86,10 @@ static void read_arg(lua_State *L, const sd_op_desc *d, const sd_arg_desc *a, in
         v->b = lua_toboolean(L, i);
         return;
     case LUA_TNUMBER:
-        if (a->kind == SD_ARG_STR || a->kind == SD_ARG_CHOICE || a->kind == SD_ARG_PATH) {
-            if (a->kind != SD_ARG_CHOICE)
-                bad_arg(L, d, a, i);
-            lua_pushvalue(L, i); /* a choice may look like a number */
+        if (a->kind == SD_ARG_PATH)
+            bad_arg(L, d, a, i);
+        if (a->kind == SD_ARG_STR || a->kind == SD_ARG_CHOICE) { /* planes=2 beside planes="all" */
+            lua_pushvalue(L, i);
             s = lua_tolstring(L, -1, &n);
             set_string(L, v, s, n);
             lua_pop(L, 1);
