@@ -265,7 +265,6 @@ static int op_presets(const sd_host *host, sd_call *c) {
 typedef struct live {
     sd_call *c;
     const char *column;
-    const char *dir;
 } live;
 
 /* The cascade so far, in characters through the log; a picture that cannot be drawn stops nothing.
@@ -330,111 +329,142 @@ static void read_opts(const sd_host *host, sd_call *c, sd_train_opts *o) {
     o->dir = host->arg_str(c, "dir");
 }
 
-static sd_status open_model_of(const char *dir, const sd_run *run, sd_model **m, sd_err *err) {
-    char *p = sd_path_join(dir, "model", err);
-    if (!p)
-        return SD_ENOMEM;
-    sd_status st = sd_model_open(p, run, m, err);
-    sd_free(p);
-    return st;
+typedef struct job {
+    sd_model *m;
+    sd_tokens *train, *val;
+    bool *layers;
+    sd_train_opts o;
+} job;
+
+static void job_free(job *j) {
+    sd_model_unref(j->m);
+    sd_tokens_free(j->train);
+    sd_tokens_free(j->val);
+    sd_free(j->layers);
 }
 
-static int op_train(const sd_host *host, sd_call *c) {
+/* Opens the data, trains, leaves the figure. Layers: "" = all. */
+static sd_status run_job(const sd_host *host, sd_call *c, job *j, const char *train_path,
+                         const char *val_path, const char *layers) {
     sd_err *e = &c->err;
-    sd_model *m = NULL;
-    sd_tokens *train = NULL, *val = NULL;
     sd_table *log = NULL, *cascade = NULL;
-    bool *layers = NULL;
-    sd_train_opts o;
-    sd_train_state state;
-    const char *resume = host->arg_str(c, "resume"), *layer_text = NULL;
-    const char *train_path = host->arg_str(c, "data"), *val_path = host->arg_str(c, "val");
-    const sd_value *given = sd_call_arg(c, "model"), *text = sd_call_arg(c, "text");
-    sd_status st;
-    if (resume) {
-        SD_GO(st, done, sd_train_peek(resume, &state, e));
-        o = state.opts;
-        o.dir = resume;
-        o.resume = true;
-        train_path = train_path ? train_path : state.train_path;
-        val_path = val_path ? val_path : state.val_path[0] ? state.val_path : NULL;
-        layer_text = state.layers[0] ? state.layers : NULL;
-        SD_GO(st, done, open_model_of(resume, &c->s->run, &m, e));
-    } else {
-        if (given->kind != SD_ARG_MODEL)
-            return host->fail(c, SD_EINVAL,
-                              "give a model, train(m, {...}), or resume=\"folder\" to go on");
-        read_opts(host, c, &o);
-        layer_text = host->arg_str(c, "layers");
-        SD_GO(st, done, sd_model_clone(given->model, &m, e));
-        if (!host->arg_given(c, "ctx") && sd_model_config(m)->pos == SD_POS_LEARNED &&
-            sd_model_config(m)->n_pos < o.ctx)
-            o.ctx = sd_model_config(m)->n_pos;
+    if (layers && layers[0] && strcmp(layers, "all") != 0) {
+        int n = sd_model_config(j->m)->n_layer;
+        if (!(j->layers = sd_alloc((size_t)n, sizeof *j->layers, e)))
+            return SD_ENOMEM;
+        SD_TRY(sd_parse_ranges(layers, "layer", n, j->layers, e));
+        j->o.layers = j->layers;
     }
-    const sd_value *teacher = sd_call_arg(c, "teacher");
-    if (teacher->kind == SD_ARG_MODEL)
-        o.teacher = teacher->model;
-    else if (o.teacher_weight > 0 && resume) {
-        st = sd_fail(e, SD_EINVAL, "this run was distilled: give its teacher again");
-        goto done;
-    }
-    if (layer_text && strcmp(layer_text, "all") != 0) {
-        int n = sd_model_config(m)->n_layer;
-        st = (layers = sd_alloc((size_t)n, sizeof *layers, e)) ? SD_OK : SD_ENOMEM;
-        if (st == SD_OK)
-            st = sd_parse_ranges(layer_text, "layer", n, layers, e);
-        if (st != SD_OK)
-            goto done;
-        o.layers = layers;
-    }
-    if (text->kind == SD_ARG_TEXT) {
-        const int32_t *ids;
-        size_t n;
-        SD_GO(st, done, sd_call_ids(c, "text", m, &ids, &n));
-        SD_GO(st, done, sd_tokens_from_ids(ids, n, &train, e));
-    } else if (train_path) {
-        SD_GO(st, done, sd_tokens_open(train_path, &train, e));
-    } else {
-        st = sd_fail(e, SD_EINVAL, "give data=\"corpus.train.bin\" (made by tokenize) or text=");
-        goto done;
-    }
-    if (val_path) {
-        SD_GO(st, done, sd_tokens_open(val_path, &val, e));
-        if (sd_tokens_count(val) < (uint64_t)o.ctx + 1) {
+    if (!j->train)
+        SD_TRY(sd_tokens_open(train_path, &j->train, e));
+    if (val_path && val_path[0]) {
+        SD_TRY(sd_tokens_open(val_path, &j->val, e));
+        if (sd_tokens_count(j->val) < (uint64_t)j->o.ctx + 1) {
             sd_run_log(&c->s->run, SD_LOG_WARN, "%s: fewer than ctx + 1 tokens; not scored",
                        val_path);
-            sd_tokens_free(val);
-            val = NULL;
+            sd_tokens_free(j->val);
+            j->val = NULL;
         }
     }
-    live l = {c, host->arg_str(c, "column"), o.dir};
+    live l = {c, host->arg_str(c, "column")};
     if (host->arg_bool(c, "draw")) {
-        o.measured = draw_live;
-        o.measured_ctx = &l;
+        j->o.measured = draw_live;
+        j->o.measured_ctx = &l;
     }
-    st = sd_train(m, train, val, &o, &c->s->run, &log, &cascade, e);
-    if (o.dir && cascade && sd_table_rows(cascade) > 0 && (st == SD_OK || st == SD_ECANCEL)) {
+    sd_status st = sd_train(j->m, j->train, j->val, &j->o, &c->s->run, &log, &cascade, e);
+    if (st == SD_OK && j->o.dir && cascade && sd_table_rows(cascade) > 0) {
         /* The figure after; without gnuplot its bundle stays and the training is not lost. */
         sd_plot *p = NULL;
         sd_err pe = {SD_OK, ""};
-        char *file = sd_path_join(o.dir, "cascade.png", NULL);
-        if (file && sd_figure_cascade(cascade, l.column, NULL, &p, &pe) == SD_OK && st == SD_OK &&
-            sd_plot_file(p, file, &c->s->run, &pe) != SD_OK)
+        char *file = sd_path_join(j->o.dir, "cascade.png", NULL);
+        if (file && (sd_figure_cascade(cascade, l.column, NULL, &p, &pe) != SD_OK ||
+                     sd_plot_file(p, file, &c->s->run, &pe) != SD_OK))
             sd_run_log(&c->s->run, SD_LOG_WARN, "%s", pe.text);
         sd_plot_free(p);
         sd_free(file);
     }
-done:
     sd_table_unref(log);
     sd_table_unref(cascade);
-    sd_tokens_free(train);
-    sd_tokens_free(val);
-    sd_free(layers);
-    if (st != SD_OK) {
-        sd_model_unref(m);
-        m = NULL;
+    return st;
+}
+
+static int finish(sd_call *c, job *j, sd_status st) {
+    sd_model *m = j->m;
+    if (st == SD_OK)
+        j->m = NULL;
+    job_free(j);
+    return sd_call_return_model(c, st, st == SD_OK ? m : NULL);
+}
+
+/* The default of ctx shrinks to a smaller position table; a value that was asked for does not. */
+static bool ctx_default(sd_call *c) {
+    return sd_call_arg(c, "ctx")->kind == SD_ARG_NIL;
+}
+
+static int op_train(const sd_host *host, sd_call *c) {
+    sd_err *e = &c->err;
+    job j = {0};
+    const sd_value *text = sd_call_arg(c, "text"), *teacher = sd_call_arg(c, "teacher");
+    sd_status st;
+    read_opts(host, c, &j.o);
+    SD_GO(st, done, sd_model_clone(sd_call_arg(c, "model")->model, &j.m, e));
+    const sd_config *cfg = sd_model_config(j.m);
+    if (ctx_default(c) && cfg->pos == SD_POS_LEARNED && cfg->n_pos < j.o.ctx)
+        j.o.ctx = cfg->n_pos;
+    if (teacher->kind == SD_ARG_MODEL)
+        j.o.teacher = teacher->model;
+    if (text->kind == SD_ARG_TEXT) {
+        const int32_t *ids;
+        size_t n;
+        SD_GO(st, done, sd_call_ids(c, "text", j.m, &ids, &n));
+        SD_GO(st, done, sd_tokens_from_ids(ids, n, &j.train, e));
+    } else if (!host->arg_str(c, "data")) {
+        st = sd_fail(e, SD_EINVAL, "give data=\"corpus.train.bin\" (made by tokenize) or text=");
+        goto done;
     }
-    return sd_call_return_model(c, st, m);
+    st = run_job(host, c, &j, host->arg_str(c, "data"), host->arg_str(c, "val"),
+                 host->arg_str(c, "layers"));
+done:
+    return finish(c, &j, st);
+}
+
+static int op_resume(const sd_host *host, sd_call *c) {
+    sd_err *e = &c->err;
+    job j = {0};
+    sd_train_state state;
+    const char *dir = host->arg_str(c, "dir"), *data = host->arg_str(c, "data"),
+               *val = host->arg_str(c, "val");
+    const sd_value *teacher = sd_call_arg(c, "teacher"), *text = sd_call_arg(c, "text");
+    char *path = NULL;
+    sd_status st;
+    SD_GO(st, done, sd_train_peek(dir, &state, e));
+    j.o = state.opts;
+    j.o.dir = dir;
+    j.o.resume = true;
+    st = (path = sd_path_join(dir, "model", e)) ? SD_OK : SD_ENOMEM;
+    if (st != SD_OK)
+        goto done;
+    SD_GO(st, done, sd_model_open(path, &c->s->run, &j.m, e));
+    if (teacher->kind == SD_ARG_MODEL) {
+        j.o.teacher = teacher->model;
+    } else if (state.distilled) {
+        st = sd_fail(e, SD_EINVAL, "this run was distilled: give its teacher again");
+        goto done;
+    }
+    if (text->kind == SD_ARG_TEXT) {
+        const int32_t *ids;
+        size_t n;
+        SD_GO(st, done, sd_call_ids(c, "text", j.m, &ids, &n));
+        SD_GO(st, done, sd_tokens_from_ids(ids, n, &j.train, e));
+    } else if (!data && strcmp(state.train_path, "ids") == 0) {
+        st = sd_fail(e, SD_EINVAL, "this run was trained on a text: give it again with text=");
+        goto done;
+    }
+    st = run_job(host, c, &j, data ? data : state.train_path, val ? val : state.val_path,
+                 state.layers);
+done:
+    sd_free(path);
+    return finish(c, &j, st);
 }
 
 static int op_training(const sd_host *host, sd_call *c) {
@@ -499,17 +529,18 @@ static const sd_arg_desc new_args[] = {
     INT_ARG("seed", NULL, 0, BIG, "seed of the weights; the session's when absent"),
 };
 static const sd_arg_desc train_args[] = {
-    {.name = "model", .kind = SD_ARG_MODEL, .doc = "the model to start from (not with resume)"},
+    {.name = "model",
+     .kind = SD_ARG_MODEL,
+     .flags = SD_ARG_REQUIRED,
+     .doc = "the model to start from; untouched"},
     {.name = "data", .kind = SD_ARG_PATH, .doc = "token file, made by tokenize"},
     {.name = "val", .kind = SD_ARG_PATH, .doc = "held-out token file"},
     {.name = "text", .kind = SD_ARG_TEXT, .doc = "a text to train on instead of a token file"},
     {.name = "dir", .kind = SD_ARG_PATH, .doc = "folder for checkpoint, log, cascade and model"},
-    {.name = "resume",
-     .kind = SD_ARG_PATH,
-     .doc = "training folder to go on with; everything else is as it was"},
     INT_ARG("steps", "1000", 1, BIG, "updates in all"),
     INT_ARG("batch", "8", 1, 65536, "sequences a micro-batch"),
-    INT_ARG("ctx", "256", 1, 1048576, "tokens a sequence"),
+    INT_ARG("ctx", NULL, 1, 1048576,
+            "tokens a sequence; absent: 256, or the position table if smaller"),
     INT_ARG("accum", "1", 1, 65536, "micro-batches an update"),
     NUM_ARG("lr", "0.0006", 0, 1e9, "highest learning rate"),
     NUM_ARG("min_lr", NULL, 0, 1e9, "learning rate at the end; absent: a tenth of lr"),
@@ -540,6 +571,18 @@ static const sd_arg_desc train_args[] = {
      .doc = "draw the cascade in characters after each measurement"},
     {.name = "column", .kind = SD_ARG_STR, .dflt = "pr_centred", .doc = "the rank to draw"},
     INT_ARG("seed", NULL, 0, BIG, "seed of the data order; the session's when absent"),
+};
+static const sd_arg_desc resume_args[] = {
+    {.name = "dir", .kind = SD_ARG_PATH, .flags = SD_ARG_REQUIRED, .doc = "a training folder"},
+    {.name = "data", .kind = SD_ARG_PATH, .doc = "token file, if it was moved"},
+    {.name = "val", .kind = SD_ARG_PATH, .doc = "held-out token file, if it was moved"},
+    {.name = "text", .kind = SD_ARG_TEXT, .doc = "the text, for a run that was given one"},
+    {.name = "teacher", .kind = SD_ARG_MODEL, .doc = "the teacher, for a run that had one"},
+    {.name = "draw",
+     .kind = SD_ARG_BOOL,
+     .dflt = "true",
+     .doc = "draw the cascade in characters after each measurement"},
+    {.name = "column", .kind = SD_ARG_STR, .dflt = "pr_centred", .doc = "the rank to draw"},
 };
 static const sd_arg_desc training_args[] = {
     {.name = "dir", .kind = SD_ARG_PATH, .flags = SD_ARG_REQUIRED, .doc = "a training folder"},
@@ -595,7 +638,7 @@ static const sd_op_desc ops[] = {
          "AdamW with warm-up and cosine. The model given is untouched. With dir= everything is "
          "kept "
          "there: a resumable checkpoint, log.csv and log.jsonl, cascade.csv, cascade.png and the "
-         "model; Ctrl-C leaves a checkpoint, and train{resume=dir} goes on to the same result as "
+         "model; Ctrl-C leaves a checkpoint, and resume(dir) goes on to the same result as "
          "an "
          "uninterrupted run at an equal number of threads. With measure_every= the ranks of every "
          "layer and their nulls are measured on a fixed held-out batch and drawn. A non-finite "
@@ -603,6 +646,16 @@ static const sd_op_desc ops[] = {
          "stops the run before the update and names the tensor.",
      .example = "x = train(m, {text=t, steps=2, batch=1, ctx=32})\n"
                 "assert(nll(x, t) ~= nll(m, t))",
+     .returns_doc = "the trained model"},
+    {OP("resume", SD_ARG_MODEL, resume_args, op_resume),
+     .summary = "go on with an interrupted training",
+     .details = "Continues from the folder's checkpoint to the number of steps first asked for, "
+                "with the same schedule, data order and seed: bit for bit what the uninterrupted "
+                "run gives at an equal number of threads.",
+     .example = "dir = os.tmpname(); os.remove(dir)\n"
+                "x = train(m, {text=t, steps=2, batch=1, ctx=32, dir=dir})\n"
+                "y = resume(dir, {text=t})\n"
+                "assert(nll(x, t) == nll(y, t))",
      .returns_doc = "the trained model"},
     {OP("training", SD_ARG_TABLE, training_args, op_training),
      .summary = "log or cascade of a training folder, as a table",

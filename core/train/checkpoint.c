@@ -141,6 +141,7 @@ sd_status sd_ckpt_save(const char *dir, const sd_ckpt *c, sd_net *net, sd_optim 
     const char *const kv[][2] = {{"format", FORMAT},       {"layout", layout},
                                  {"checksum", sum},        {"step", step},
                                  {"options", opts.p},      {"layers", layers.p},
+                                 {"teacher", c->o->teacher ? "yes" : "no"},
                                  {"train", c->train_path}, {"val", c->val_path}};
     for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
         if (json_object_set_new(meta, kv[i][0], json_string(kv[i][1])) != 0) {
@@ -238,6 +239,7 @@ sd_status sd_train_peek(const char *dir, sd_train_state *out, sd_err *err) {
         st = sd_fail(err, SD_EFORMAT, "%s: bad step", sd_container_path(c));
     snprintf(out->train_path, sizeof out->train_path, "%s", meta_str(c, "train"));
     snprintf(out->val_path, sizeof out->val_path, "%s", meta_str(c, "val"));
+    out->distilled = strcmp(meta_str(c, "teacher"), "yes") == 0;
     snprintf(out->layers, sizeof out->layers, "%s", meta_str(c, "layers"));
 done:
     json_decref(j);

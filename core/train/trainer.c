@@ -514,7 +514,7 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
             sd_fail(err, st2, "interrupted after step %lld; %s", (long long)s.step, e2.text);
         else if (o->dir)
             sd_fail(err, SD_ECANCEL,
-                    "interrupted after step %lld of %lld; go on with resume=\"%s\"",
+                    "interrupted after step %lld of %lld; go on with resume \"%s\"",
                     (long long)s.step, (long long)o->steps, o->dir);
         if (sd_net_store(s.net, m, &e2) != SD_OK)
             sd_err_clear(&e2);

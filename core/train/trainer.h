@@ -70,7 +70,8 @@ typedef struct sd_train_state {
     sd_train_opts opts;
     int64_t step;
     char train_path[512], val_path[512];
-    char layers[256]; /* mask as "0-3,7"; "" = all */
+    char layers[256]; /* mask as "0,1,7"; "" = all */
+    bool distilled;   /* it had a teacher */
 } sd_train_state;
 sd_status sd_train_peek(const char *dir, sd_train_state *out, sd_err *err);
 
