@@ -581,6 +581,40 @@ static void test_truncate_toys(void **state) {
     sd_config_free(&cfg);
 }
 
+/* CASES S06: with rotary positions the product of the weights is not the score. */
+static void test_truncate_rotary(void **state) {
+    (void)state;
+    need_truncate();
+    sd_config cfg;
+    assert_int_equal(sd_config_init(&cfg, 1, &err), SD_OK);
+    strcpy(cfg.family, "llama");
+    cfg.d_model = 16;
+    cfg.d_ff = 32;
+    cfg.vocab = 40;
+    cfg.n_pos = 24;
+    cfg.causal = cfg.tied = cfg.has_head = cfg.final_norm = cfg.gated_mlp = true;
+    cfg.norm = SD_NORM_RMS;
+    cfg.norm_eps = 1e-5;
+    cfg.act = SD_ACT_SILU;
+    cfg.pos = SD_POS_ROPE;
+    cfg.rope = (sd_rope_cfg){.dim = 8, .theta = 10000, .scaling = "none", .factor = 1};
+    cfg.embed_scale = 1;
+    cfg.bos = cfg.eos = -1;
+    sd_layer_cfg *lc = &cfg.layer[0];
+    strcpy(lc->kind, "softmax");
+    lc->n_head = 2;
+    lc->n_kv_head = 1;
+    lc->d_qk = lc->d_v = 8;
+    lc->scale = 1 / sqrt(8);
+    sd_model *m = NULL, *x = NULL;
+    if (sd_model_new(&cfg, 3, &m, &err) != SD_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(truncate_(m, NULL, NULL, "2", NULL, NULL, NULL, &x), SD_EINVAL);
+    has(err.text, "rotates queries and keys (RoPE)");
+    sd_model_unref(m);
+    sd_config_free(&cfg);
+}
+
 static void test_template(void **state) {
     (void)state;
     char path[600];
@@ -675,6 +709,7 @@ int main(void) {
         cmocka_unit_test(test_truncate_saved),
         cmocka_unit_test(test_truncate_refuses),
         cmocka_unit_test(test_truncate_toys),
+        cmocka_unit_test(test_truncate_rotary),
         cmocka_unit_test(test_template),
         cmocka_unit_test(test_search_path),
         cmocka_unit_test(test_steady),
