@@ -57,6 +57,17 @@ static sd_status paths_of(const char *path, paths *out, sd_err *err) {
     return st;
 }
 
+/* Makes the folder a file is to be written into. */
+static sd_status make_parent(const char *path, sd_err *err) {
+    const char *base = sd_path_base(path);
+    if (base == path || base == path + 1)
+        return SD_OK;
+    char *dir = sd_strndup(path, (size_t)(base - path) - 1, err);
+    sd_status st = dir ? sd_mkdirs(dir, err) : SD_ENOMEM;
+    sd_free(dir);
+    return st;
+}
+
 static int op_train_tokenizer(const sd_host *host, sd_call *c) {
     paths p = {0};
     sd_buf json = {0};
@@ -64,6 +75,8 @@ static int op_train_tokenizer(const sd_host *host, sd_call *c) {
     static const char *const specials[] = {"<|endoftext|>"};
     const char *out = host->arg_str(c, "out");
     sd_status st = paths_of(host->arg_str(c, "path"), &p, e);
+    if (st == SD_OK)
+        st = make_parent(out, e);
     if (st == SD_OK)
         st = sd_tokenizer_train((const char *const *)p.v, p.n, (int32_t)host->arg_int(c, "vocab"),
                                 specials, 1, &c->s->run, &json, e);
@@ -85,6 +98,7 @@ static int op_tokenize(const sd_host *host, sd_call *c) {
     sd_status st;
     SD_GO(st, done, paths_of(host->arg_str(c, "path"), &p, e));
     SD_GO(st, done, sd_tokenizer_open(host->arg_str(c, "tokenizer"), &c->s->run, &tok, e));
+    SD_GO(st, done, make_parent(out, e));
     SD_GO(st, done,
           sd_tokens_build((const char *const *)p.v, p.n, tok, out, host->arg_num(c, "holdout"),
                           seed->kind == SD_ARG_NIL ? c->s->run.seed : (uint64_t)seed->i, &c->s->run,
