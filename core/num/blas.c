@@ -26,20 +26,37 @@ static int op(bool t) {
     return t ? CblasTrans : CblasNoTrans;
 }
 
+/* CBLAS refuses the leading dimension 0 of an empty factor, on stdout: a product over nothing is
+ * done here. */
+#define SCALE_ONLY(zero_)                                                           \
+    do {                                                                            \
+        for (size_t i = 0; i < m; i++)                                              \
+            for (size_t j = 0; j < n; j++)                                          \
+                c[i * ldc + j] = beta == (zero_) ? (zero_) : beta * c[i * ldc + j]; \
+    } while (0)
+
 void sd_gemm_f32(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const float *a,
                  size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc) {
     if (m == 0 || n == 0)
         return;
-    cblas_sgemm(CblasRowMajor, op(ta), op(tb), (int)m, (int)n, (int)k, alpha, a, lda ? (int)lda : 1,
-                b, ldb ? (int)ldb : 1, beta, c, (int)ldc);
+    if (k == 0) {
+        SCALE_ONLY(0.0f);
+        return;
+    }
+    cblas_sgemm(CblasRowMajor, op(ta), op(tb), (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+                (int)ldb, beta, c, (int)ldc);
 }
 
 void sd_gemm_f64(bool ta, bool tb, size_t m, size_t n, size_t k, double alpha, const double *a,
                  size_t lda, const double *b, size_t ldb, double beta, double *c, size_t ldc) {
     if (m == 0 || n == 0)
         return;
-    cblas_dgemm(CblasRowMajor, op(ta), op(tb), (int)m, (int)n, (int)k, alpha, a, lda ? (int)lda : 1,
-                b, ldb ? (int)ldb : 1, beta, c, (int)ldc);
+    if (k == 0) {
+        SCALE_ONLY(0.0);
+        return;
+    }
+    cblas_dgemm(CblasRowMajor, op(ta), op(tb), (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+                (int)ldb, beta, c, (int)ldc);
 }
 
 void sd_gemv_f64(bool ta, size_t m, size_t n, double alpha, const double *a, size_t lda,
