@@ -200,14 +200,14 @@ sd_status sd_figure_rank(const sd_table *t, const char *column, const char *titl
         double sd = median(v[2], m[2]);
         row[3] = row[2] - (isfinite(sd) ? sd : 0);
         row[4] = row[2] + (isfinite(sd) ? sd : 0);
-        row[5] = median(v[3], m[3]);
+        row[5] = cc >= 0 ? median(v[3], m[3]) : 0; /* 0: not drawn */
         if (row[3] <= 0)
             row[3] = row[2];
         for (int c = 1; c < 6; c++)
             widen(row[c], &lo, &hi);
         has_null |= isfinite(row[2]);
         has_sd |= isfinite(row[2]) && isfinite(sd);
-        has_centred |= isfinite(row[5]);
+        has_centred |= cc >= 0 && isfinite(row[5]);
     }
     if (st == SD_OK && !(hi > 0))
         st = sd_fail(err, SD_EINVAL, "column %.60s holds no positive value", column);
@@ -217,8 +217,13 @@ sd_status sd_figure_rank(const sd_table *t, const char *column, const char *titl
     else
         sd_buf_printf(&head, "Rank of routing per layer%s%s", model ? ": " : "",
                       model ? model : "");
-    for (size_t i = 0; i < sd_table_n_heading(t) && sub.n < 60; i++)
-        sd_buf_printf(&sub, "%s%s", i ? "; " : "", sd_table_heading_at(t, i));
+    for (size_t i = 0; i < sd_table_n_heading(t) && sub.n < 60; i++) {
+        const char *line = sd_table_heading_at(t, i);
+        size_t k = model ? strlen(model) : 0; /* the title names the model already */
+        if (k && strncmp(line, model, k) == 0 && strncmp(line + k, ": ", 2) == 0)
+            line += k + 2;
+        sd_buf_printf(&sub, "%s%s", i ? "; " : "", line);
+    }
     if (st == SD_OK)
         st = sd_buf_status(&head, err);
     if (st == SD_OK)

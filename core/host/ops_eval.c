@@ -1,4 +1,5 @@
 /* ops_eval.c: operations that score models on text (METHOD §9). */
+#include <math.h>
 #include <string.h>
 
 #include "host/host.h"
@@ -132,7 +133,7 @@ static const sd_arg_desc compare_args[] = {
     {.name = "seed",
      .kind = SD_ARG_INT,
      .min = 0,
-     .max = 9007199254740992.0,
+     .max = INFINITY,
      .doc = "seed of the bootstrap; the session's (--seed) when absent"},
 };
 static const sd_arg_desc logits_args[] = {MODEL_ARG, TEXT_ARG};

@@ -1,4 +1,5 @@
 /* ops_spectral.c: operations that measure routing and filtering. */
+#include <math.h>
 #include <string.h>
 
 #include "host/host.h"
@@ -147,10 +148,10 @@ static int op_capture(const sd_host *host, sd_call *c) {
         .name = "layers", .kind = SD_ARG_LAYERS,                                   \
         .doc = "layers to look at, as \"0-3,7\", numbered from 0; all when absent" \
     }
-#define SEED_ARG                                                                 \
-    {                                                                            \
-        .name = "seed", .kind = SD_ARG_INT, .min = 0, .max = 9007199254740992.0, \
-        .doc = "seed of the random draws; the session's (--seed) when absent"    \
+#define SEED_ARG                                                              \
+    {                                                                         \
+        .name = "seed", .kind = SD_ARG_INT, .min = 0, .max = INFINITY,        \
+        .doc = "seed of the random draws; the session's (--seed) when absent" \
     }
 #define DRAWS_ARG(what_) \
     { .name = "draws", .kind = SD_ARG_INT, .dflt = "20", .min = 0, .max = 100000, .doc = what_ }
