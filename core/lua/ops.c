@@ -108,7 +108,7 @@ static void read_arg(lua_State *L, const sd_op_desc *d, const sd_arg_desc *a, in
         set_string(L, v, s, n);
         return;
     case LUA_TTABLE:
-        if (a->kind == SD_ARG_LAYERS) {
+        if (a->kind == SD_ARG_LAYERS || a->kind == SD_ARG_STR) { /* {8, 16} is "8,16" */
             layer_list(L, d, a, i, v);
             return;
         }

@@ -205,6 +205,9 @@ test("arguments of operations", function()
     assert(#heads(m, { layers = 2, draws = 1 }) == 4)
     assert(#heads(m, { layers = { 0, 5 }, draws = 1 }) == 8)
     assert(#heads { model = m, layers = "1-2", draws = 1 } == 8)
+    if sd.new then -- one string or one entry a layer
+        assert(new { preset = "nano", n_layer = 2, d_head = { 8, 16 } }.config.layer[1].d_qk == 16)
+    end
     raises("draws", heads, m, { draws = "many" })
     raises("draws", heads, m, { draws = -1 })
 end)

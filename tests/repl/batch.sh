@@ -41,6 +41,8 @@ b" "$(printf 'print "a"\nprint "b"\n' | "$sd")"
 is "piped: no prompt, no colour, no return" "" "$(printf 'print(1)\n' | "$sd" 2>&1 | tr -d '1\n')"
 is "stops at the first error" "1" "$(printf 'print(1)\nerror "x"\nprint(2)\n' | "$sd" 2>/dev/null)"
 is "one character" 7 "$(printf 7 | "$sd")"
+is "a line of 1 MB" 1000000 "$(awk 'BEGIN { printf "#\""; for (i = 0; i < 100000; i++) printf "abcdefghij"; print "\"" }' | "$sd")"
+is "and at the prompt" "sd> 1000000" "$(awk 'BEGIN { printf "#\""; for (i = 0; i < 100000; i++) printf "abcdefghij"; print "\"" }' | "$sd" -q -i | head -n 1)"
 is "dash" 4 "$(echo 'print(4)' | "$sd" -)"
 
 # scripts

@@ -411,8 +411,30 @@ static void interruption_of_operations(void **state) {
     interrupt(&t, "while true do pcall(probe, m, x, {draws=100000, seqs=8}) end", 1.0);
     interrupt(&t, "while true do heads(m) end", 1.0);
     interrupt(&t, "while true do ppl(m, x) end", 1.0);
+    interrupt(&t, "n = train(m, {text=x, steps=100000, batch=2, ctx=64, draw=false})", 1.0);
+    interrupt(&t, "while true do pcall(train, m, {text=x, steps=100000, batch=2, ctx=64}) end",
+              1.0);
     type(&t, "nll(m, 'the same model still works') > 0\r");
     EXPECT(&t, "\r\ntrue\r\n", 20);
+    prompt(&t);
+    type(&t, "\004");
+    assert_int_equal(finish(&t), 0);
+}
+
+/* A line with the time left appears after half a second, and is gone when the answer comes. */
+static void progress(void **state) {
+    (void)state;
+    term t;
+    const char *const args[] = {"--no-plugins", NULL};
+    start(&t, args);
+    prompt(&t);
+    type(&t, "m = open 'data/interim-sd'; x = text 'data/introduction.txt';\r");
+    prompt(&t);
+    type(&t, "p = probe(m, x, {draws=4000, seqs=8})\r");
+    EXPECT(&t, " left", 30);
+    type(&t, "\003");
+    EXPECT(&t, "\r\033[K", 5);
+    EXPECT(&t, "interrupted", 5);
     prompt(&t);
     type(&t, "\004");
     assert_int_equal(finish(&t), 0);
@@ -457,6 +479,7 @@ int main(void) {
         cmocka_unit_test(history),
         cmocka_unit_test(interruption),
         cmocka_unit_test(interruption_of_operations),
+        cmocka_unit_test(progress),
         cmocka_unit_test(third_press_ends),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
