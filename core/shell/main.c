@@ -229,7 +229,8 @@ static int read_options(int argc, char **argv, options *o) {
 /* ---- scripts
  * -------------------------------------------------------------------------------------------- */
 
-/* Source of a script, "-" = stdin; a first line starting with # is skipped (its newline stays). */
+/* Source of a script, "-" = stdin; a first line of a file that starts with # is skipped, as Lua
+ * does (its newline stays), on stdin only a #! line: #t is an expression too. */
 static int read_source(shell *s, const char *path, sd_buf *b) {
     sd_err e = {0};
     if (strcmp(path, "-") == 0) {
@@ -245,7 +246,8 @@ static int read_source(shell *s, const char *path, sd_buf *b) {
         shell_report(s, e.text);
         return sd_status_exit_code(e.code);
     }
-    if (b->n && b->p[0] == '#')
+    bool from_file = strcmp(path, "-") != 0;
+    if (b->n && b->p[0] == '#' && (from_file || (b->n > 1 && b->p[1] == '!')))
         for (size_t i = 0; i < b->n && b->p[i] != '\n'; i++)
             b->p[i] = i < 2 ? '-' : b->p[i];
     if (b->n == 1 && b->p[0] == '-')

@@ -92,7 +92,7 @@ fi
 mkdir "$tmp/empty"
 code "gnuplot missing" 5 env PATH="$tmp/empty" "$sd" -q -e "plot.rank(heads(open 'data/interim-sd', {draws=1}), {file='$tmp/f.png'})"
 has "gnuplot missing says what to install" gnuplot "$(cat "$tmp/err")"
-"$sd" -e 'while true do end' &
+"$sd" -e 'while true do end' 2> /dev/null &
 p=$!
 sleep 0.5
 kill -INT $p
