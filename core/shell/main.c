@@ -229,29 +229,32 @@ static int read_options(int argc, char **argv, options *o) {
 /* ---- scripts
  * -------------------------------------------------------------------------------------------- */
 
-/* Source of a script, "-" = stdin; a first line of a file that starts with # is skipped, as Lua
- * does (its newline stays), on stdin only a #! line: #t is an expression too. */
+/* Source of a script, "-" = stdin (a pipe serves as well as a file). A first line of a file that
+ * starts with # is skipped, as Lua does, but counted; on stdin only a #! line: #t is an expression
+ * too. */
 static int read_source(shell *s, const char *path, sd_buf *b) {
+    bool from_stdin = strcmp(path, "-") == 0;
+    FILE *f = from_stdin ? stdin : fopen(path, "rb");
+    char part[65536];
+    size_t n;
     sd_err e = {0};
-    if (strcmp(path, "-") == 0) {
-        char part[65536];
-        size_t n;
-        while ((n = fread(part, 1, sizeof part, stdin)) > 0)
-            sd_buf_put(b, part, n);
-        if (sd_buf_status(b, &e) != SD_OK || ferror(stdin)) {
-            shell_report(s, e.text[0] ? e.text : "standard input could not be read");
-            return 3;
-        }
-    } else if (sd_read_file(path, 1u << 30, b, &e) != SD_OK) {
+    sd_status st = SD_OK;
+    errno = 0;
+    while (f && (n = fread(part, 1, sizeof part, f)) > 0)
+        sd_buf_put(b, part, n);
+    if (!f || ferror(f))
+        st = sd_fail(&e, SD_EFILE, "%s: %s", from_stdin ? "standard input" : path, strerror(errno));
+    else
+        st = sd_buf_status(b, &e);
+    if (f && !from_stdin)
+        fclose(f);
+    if (st != SD_OK) {
         shell_report(s, e.text);
-        return sd_status_exit_code(e.code);
+        return sd_status_exit_code(st);
     }
-    bool from_file = strcmp(path, "-") != 0;
-    if (b->n && b->p[0] == '#' && (from_file || (b->n > 1 && b->p[1] == '!')))
+    if (b->n && b->p[0] == '#' && (!from_stdin || (b->n > 1 && b->p[1] == '!')))
         for (size_t i = 0; i < b->n && b->p[i] != '\n'; i++)
-            b->p[i] = i < 2 ? '-' : b->p[i];
-    if (b->n == 1 && b->p[0] == '-')
-        b->n = 0;
+            b->p[i] = ' ';
     return 0;
 }
 

@@ -56,6 +56,12 @@ is "double dash" "1" "$("$sd" -- "$tmp/a.lua" q | cut -f1)"
 is "-i after -e" "3
 sd> 4
 sd> " "$(echo 4 | "$sd" -q -i -e 3; echo)"
+printf '#\nprint(debug.getinfo(1).currentline)' > "$tmp/e.lua"
+is "a lone # line counts as a line" 2 "$("$sd" "$tmp/e.lua")"
+mkfifo "$tmp/fifo"
+echo 'print "from a pipe"' > "$tmp/fifo" &
+is "a script from a pipe" "from a pipe" "$("$sd" "$tmp/fifo")"
+code "a folder is no script" 3 "$sd" "$tmp"
 printf 'local function f() error "deep" end\nf()\n' > "$tmp/d.lua"
 code "error in script" 1 "$sd" "$tmp/d.lua"
 has "error names file and line" "d.lua:1: deep" "$(cat "$tmp/err")"
