@@ -81,7 +81,7 @@ def compare(path):
             if name == "skew":
                 want = skew_sigma(a)
                 svd = np.linalg.svd(a, compute_uv=False)[::2]
-                print(f"  to SVD {np.abs(got - svd).max() / svd[0]:.2e}", end="")
+                print(f"to SVD {np.abs(got - svd).max() / svd[0]:.2e}", end=", ")
             elif name == "eigh":
                 want = np.linalg.eigvalsh(a)
             elif name == "eig":

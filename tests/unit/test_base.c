@@ -208,26 +208,9 @@ static void numbers(void) {
             fail_msg("%s", good[k].s);
     }
     assert_true(sd_parse_double("nan", &d) && isnan(d));
-    const char *bad[] = {"",
-                         " 1",
-                         "1 ",
-                         "1,5",
-                         "1.5.2",
-                         "0x10",
-                         "1e",
-                         "e5",
-                         ".",
-                         "-",
-                         "+-1",
-                         "1e400",
-                         "1_000",
-                         "infinity",
-                         "nan(1)",
-                         "1f",
-                         "1e5.0",
-                         "--1",
-                         "\xC2\xA0"
-                         "1"};
+    const char *bad[] = {"",       " 1", "1 ",    "1,5", "1.5.2",    "0x10",  "1e",
+                         "e5",     ".",  "-",     "+-1", "1e400",    "1_000", "infinity",
+                         "nan(1)", "1f", "1e5.0", "--1", "\302\2401"};
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         if (sd_parse_double(bad[k], &d))
             fail_msg("'%s' was taken for %g", bad[k], d);
