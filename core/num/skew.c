@@ -20,10 +20,8 @@ enum { LANES = 8 };
 #define AT(p_) (*(lanes *)(p_))
 #define ATC(p_) (*(const lanes *)(p_))
 
-static inline __attribute__((always_inline)) double total(const lanes *s) {
-    const double *x = (const double *)s;
-    return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
-}
+#define TOTAL(s_) \
+    ((((s_)[0] + (s_)[1]) + ((s_)[2] + (s_)[3])) + (((s_)[4] + (s_)[5]) + ((s_)[6] + (s_)[7])))
 
 /* Two rows of the trailing block, columns j0 … n−1 of its upper triangle: applies the pending
  * update B += v pᵀ − p vᵀ of the step before and multiplies the result with the new Householder
@@ -44,7 +42,7 @@ two_rows(size_t n, size_t j0, size_t i, double *restrict a, const double *restri
         s1 += b1 * uj;
         AT(w + j) = AT(w + j) - (b0 * u0 + b1 * u1);
     }
-    double t0 = total(&s0), t1 = total(&s1);
+    double t0 = TOTAL(s0), t1 = TOTAL(s1);
     for (; j < n; j++) {
         r0[j] += v0 * p[j] - p0 * v[j];
         r1[j] += v1 * p[j] - p1 * v[j];
@@ -62,7 +60,7 @@ static inline __attribute__((always_inline)) double norm_of(size_t n, const doub
     size_t j = 0;
     for (; j + LANES <= n; j += LANES)
         s += ATC(x + j) * ATC(x + j);
-    double t = total(&s);
+    double t = TOTAL(s);
     for (; j < n; j++)
         t += x[j] * x[j];
     return t > 1e-270 && t < 1e270 ? sqrt(t) : sd_nrm2_f64(n, x);
