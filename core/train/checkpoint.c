@@ -99,7 +99,9 @@ static sd_status opts_parse(const json_t *j, sd_train_opts *o, sd_err *err) {
                 {"measure_seqs", NULL, &o->measure_seqs},
                 {"measure_draws", NULL, &o->measure_draws}};
     for (size_t k = 0; k < sizeof ints / sizeof *ints; k++) {
-        SD_TRY(sd_json_i64(j, ints[k].name, 0, ints[k].v ? 1 << 24 : INT64_MAX / 2, &i, NULL, err));
+        /* -1: warm-up left to the default. */
+        SD_TRY(
+            sd_json_i64(j, ints[k].name, -1, ints[k].v ? 1 << 24 : INT64_MAX / 2, &i, NULL, err));
         if (ints[k].v)
             *ints[k].v = (int)i;
         else
@@ -138,11 +140,15 @@ sd_status sd_ckpt_save(const char *dir, const sd_ckpt *c, sd_net *net, sd_optim 
     snprintf(step, sizeof step, "%" PRId64, c->step);
     SD_GO(st, done, sd_train_opts_json(c->o, &opts, err));
     SD_GO(st, done, layer_text(c->o, sd_net_config(net)->n_layer, &layers, err));
-    const char *const kv[][2] = {{"format", FORMAT},       {"layout", layout},
-                                 {"checksum", sum},        {"step", step},
-                                 {"options", opts.p},      {"layers", layers.p},
+    const char *const kv[][2] = {{"format", FORMAT},
+                                 {"layout", layout},
+                                 {"checksum", sum},
+                                 {"step", step},
+                                 {"options", opts.p},
+                                 {"layers", layers.p},
                                  {"teacher", c->o->teacher ? "yes" : "no"},
-                                 {"train", c->train_path}, {"val", c->val_path}};
+                                 {"train", c->train_path},
+                                 {"val", c->val_path}};
     for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
         if (json_object_set_new(meta, kv[i][0], json_string(kv[i][1])) != 0) {
             st = sd_fail(err, SD_EINVAL, "checkpoint: %s is not text", kv[i][0]);
