@@ -171,7 +171,7 @@ static sd_status symbols(tok_run *r, const char *text, size_t n, bool bytes, siz
  */
 static size_t merge_short(const tok_merges *m, tok_sym *sym, size_t n) {
     const tok_merge *pair[SHORT];
-    int32_t id[SHORT];
+    int32_t id[SHORT] = {0};
     for (size_t i = 0; i < n; i++)
         id[i] = sym[i].id;
     for (size_t i = 0; i + 1 < n; i++)

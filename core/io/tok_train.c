@@ -416,7 +416,8 @@ static sd_status learn(trainer *t, tok_vocab *v, int32_t target, sd_buf *merges)
         for (size_t i = 0; i < n && st == SD_OK; i++)
             st = merge_in_word(t, in[i], a, b, id);
         sd_free(in);
-        SD_GO(st, done, st);
+        if (st != SD_OK)
+            goto done;
         SD_GO(st, done, push_raised(t));
     }
     if (!any)
