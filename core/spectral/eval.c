@@ -497,9 +497,9 @@ static double row_nll(const float *row, size_t v, int32_t target, bool *hit) {
             top = row[i];
             arg = i;
         }
-    double z = 0;
+    double z = 1; // the largest itself
     for (size_t i = 0; i < v; i++)
-        z += exp((double)row[i] - top);
+        z += i == arg ? 0 : exp((double)row[i] - top);
     *hit = arg == (size_t)target;
     return log(z) - ((double)row[target] - top);
 }

@@ -303,8 +303,9 @@ static sd_status run_layer(sd_table *t, layer_job *j, const null_stats *nul, int
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static sd_status make_table(bool nulls, bool grouped, bool bias_beside, bool rotary, sd_table **out,
-                            sd_err *err) {
+/* only_sd: columns an S–D head has no values for are there, but not in the narrow view. */
+static sd_status make_table(bool nulls, bool grouped, bool bias_beside, bool rotary, bool only_sd,
+                            sd_table **out, sd_err *err) {
     sd_status st = SD_OK;
     sd_table *t = sd_table_new("heads", err);
     *out = t;
@@ -327,10 +328,10 @@ static sd_status make_table(bool nulls, bool grouped, bool bias_beside, bool rot
                                   "independent samples",
                                   false, NULL, err));
     NUM("fro2", NULL, true);
-    NUM("routing", NULL, false);
-    NUM("filtering", NULL, false);
-    NUM("dir_frac", NULL, false);
-    NULLS("dir_frac", false);
+    NUM("routing", NULL, only_sd);
+    NUM("filtering", NULL, only_sd);
+    NUM("dir_frac", NULL, only_sd);
+    NULLS("dir_frac", only_sd);
     NUM("pr", NULL, false);
     NULLS("pr", false);
     if (bias_beside)
@@ -344,9 +345,9 @@ static sd_status make_table(bool nulls, bool grouped, bool bias_beside, bool rot
     NULLS("n90", true);
     NUM("n95", NULL, true);
     NUM("n99", NULL, true);
-    NUM("max_re", NULL, false);
-    NULLS("max_re", false);
-    NUM("henrici", NULL, false);
+    NUM("max_re", NULL, only_sd);
+    NULLS("max_re", only_sd);
+    NUM("henrici", NULL, only_sd);
     if (bias_beside)
         NUM("dir_frac", "_bias", true);
     if (rotary)
@@ -385,7 +386,7 @@ fail:
 }
 
 sd_status sd_heads_table(sd_table **out, sd_err *err) {
-    return make_table(false, true, false, false, out, err);
+    return make_table(false, true, false, false, false, out, err);
 }
 
 sd_status sd_heads_layer(sd_table *t, int layer, size_t d_model, int n_head, int n_kv_head,
@@ -575,7 +576,7 @@ static sd_status lag_make(const sd_rope_cfg *r, int64_t lag, lag_tables *t, sd_e
 }
 
 static sd_status headings(sd_table *t, sd_model *m, const sd_heads_opts *o, int draws, bool biased,
-                          bool grouped, sd_err *err) {
+                          bool grouped, bool only_sd, sd_err *err) {
     const sd_config *c = sd_model_config(m);
     const char *norm = "no norm to fold";
     if (c->norm != SD_NORM_NONE)
@@ -589,9 +590,10 @@ static sd_status headings(sd_table *t, sd_model *m, const sd_heads_opts *o, int 
     if (c->pos == SD_POS_ROPE)
         snprintf(lag, sizeof lag, "; rotary lag %" PRId64, o->lag);
     SD_TRY(sd_table_heading(t, err,
-                            "%s: weight level, kernel c·W_Q W_Kᵀ; %s; %s%s; Gaussian null of %d "
+                            "%s: weight level, kernel %s; %s; %s%s; Gaussian null of %d "
                             "draws, seed %" PRIu64,
-                            sd_model_name(m), norm, bias, lag, draws, o->seed));
+                            sd_model_name(m), only_sd ? "α(W_Q W_Kᵀ − W_K W_Qᵀ)" : "c·W_Q W_Kᵀ",
+                            norm, bias, lag, draws, o->seed));
     SD_TRY(sd_table_heading(t, err,
                             "ranks of the routing R; pr = participation ratio (Σσ²)²/Σσ⁴, "
                             "a plane counts 2"));
@@ -631,13 +633,16 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
     int blas = sd_blas_threads(1);
     SD_GO(st, fail, sdi_layers(o.layers, c->n_layer, &mask, err));
     SD_GO(st, fail, any_bias(m, mask, o.fold_norm, &biased, err));
-    for (int l = 0; l < c->n_layer; l++)
+    bool only_sd = true;
+    for (int l = 0; l < c->n_layer; l++) {
         grouped |= mask[l] && c->layer[l].n_kv_head != c->layer[l].n_head;
+        only_sd &= !mask[l] || !strcmp(c->layer[l].kind, "sd");
+    }
     bool rotary = c->pos == SD_POS_ROPE;
     if (rotary)
         SD_GO(st, fail, lag_make(&c->rope, o.lag, &lag, err));
-    SD_GO(st, fail, make_table(draws > 0, grouped, biased && !o.bias, rotary, &t, err));
-    SD_GO(st, fail, headings(t, m, &o, draws, biased, grouped, err));
+    SD_GO(st, fail, make_table(draws > 0, grouped, biased && !o.bias, rotary, only_sd, &t, err));
+    SD_GO(st, fail, headings(t, m, &o, draws, biased, grouped, only_sd, err));
     SD_GO(st, fail, sd_table_meta_str(t, "model", sd_model_name(m), err));
     SD_GO(st, fail, sd_table_meta_str(t, "level", "weights", err));
     SD_GO(st, fail, sd_table_meta_num(t, "fold_norm", o.fold_norm, err));

@@ -609,10 +609,13 @@ static sd_status biases(sd_model *m, int layer, layer_acc *l, bool *any, sd_err 
 static sd_status headings(sd_table *t, sd_model *m, const probe_state *p, size_t ctx, size_t n,
                           bool grouped, bool sd, bool other, size_t d_max, sd_err *err) {
     const sd_config *c = sd_model_config(m);
+    bool only_sd = sd;
+    for (int l = 0; l < c->n_layer; l++)
+        only_sd &= !p->layer[l].wanted || !strcmp(c->layer[l].kind, "sd");
     SD_TRY(sd_table_heading(t, err,
-                            "%s: token level, %d sequences of %zu tokens (%zu given); M = c·QKᵀ%s, "
+                            "%s: token level, %d sequences of %zu tokens (%zu given); M = %s%s, "
                             "unmasked, before softmax; %s",
-                            sd_model_name(m), p->n_seqs, ctx, n,
+                            sd_model_name(m), p->n_seqs, ctx, n, only_sd ? "L = S − D" : "c·QKᵀ",
                             c->pos == SD_POS_ROPE ? " after rotation, biases in" : ", biases in",
                             c->causal ? "causal controls (j <= i)" : "encoder controls (all j)"));
     SD_TRY(sd_table_heading(t, err,
