@@ -41,6 +41,11 @@ sd_status sd_figure_cascade(const sd_table *t, const char *column, const char *t
     char null_name[80];
     snprintf(null_name, sizeof null_name, "%.60s_null", column);
     int cn = sd_table_find_col(t, null_name);
+    double most = 0;
+    for (int r = 0; r < rows; r++)
+        most = sd_table_num(t, r, cx) > most ? sd_table_num(t, r, cx) : most;
+    double unit = most >= 2e6 ? 1e6 : most >= 2e4 ? 1e3 : 1;
+    const char *unit_name = unit > 1e3 ? "million tokens" : unit > 1 ? "thousand tokens" : "tokens";
     sd_plot *p = NULL;
     sd_buf plot = {0}, dumb = {0}, text = {0};
     double *xy = sd_alloc((size_t)rows, 3 * sizeof *xy, err), hi = 0.0, lo = INFINITY;
@@ -67,7 +72,7 @@ sd_status sd_figure_cascade(const sd_table *t, const char *column, const char *t
             if (sd_table_int(t, r, cl) != l || !sd_table_has(t, r, cv))
                 continue;
             double v = sd_table_num(t, r, cv);
-            xy[3 * n] = sd_table_num(t, r, cx) / 1e6;
+            xy[3 * n] = sd_table_num(t, r, cx) / unit;
             xy[3 * n + 1] = v;
             xy[3 * n + 2] = cn >= 0 && sd_table_has(t, r, cn) ? sd_table_num(t, r, cn) : NAN;
             if (isfinite(v) && v > 0) {
@@ -109,11 +114,11 @@ sd_status sd_figure_cascade(const sd_table *t, const char *column, const char *t
             "set key outside right top vertical Left reverse samplen 1.8 tc rgb '#333333'\n"
             "if (sd_dumb) { unset grid; set border 3 lc black; set tics tc default; "
             "set key tmargin center horizontal tc default }\n"
-            "set xlabel 'million tokens'\n"
+            "set xlabel '%s'\n"
             "set ylabel 'effective rank (%s), dotted: null'\n"
             "if (sd_dumb) { set ylabel 'rank' }\n"
             "set logscale y 2\nset yrange [%g:*]",
-            column, lo > 2 ? lo / 1.2 : 1.8);
+            unit_name, column, lo > 2 ? lo / 1.2 : 1.8);
     if (st == SD_OK)
         st = sd_plot_cmd(p, err, "if (sd_dumb) { %s } else { %s }", dumb.p, plot.p);
     sd_buf_free(&q);

@@ -79,6 +79,10 @@ int sd_call_return_model(sd_call *c, sd_status st, SD_OWN sd_model *m);
 int sd_call_return_tensor(sd_call *c, sd_status st, SD_OWN sd_tensor *t);
 int sd_call_return_num(sd_call *c, sd_status st, double v);
 
+/* What lineage records of the running built-in, for ops that add the step themselves
+ * (SD_OP_NO_LINEAGE): version and arguments as JSON, appended. */
+sd_status sd_call_step(sd_call *c, sd_buf *version, sd_buf *args, sd_err *err);
+
 /* Borrowed ids of a TEXT argument under m; bytes the tokenizer cannot express are warned of. */
 sd_status sd_call_ids(sd_call *c, const char *name, sd_model *m, const int32_t **ids, size_t *n);
 

@@ -669,6 +669,13 @@ static sd_status record_lineage(const sd_op_rec *r, const sd_value *args, sd_mod
     return st;
 }
 
+sd_status sd_call_step(sd_call *c, sd_buf *version, sd_buf *args, sd_err *err) {
+    const sd_op_rec *r = (const sd_op_rec *)(const void *)c->op;
+    SD_TRY(args_json(r->pub.desc, c->args, args, err));
+    sd_buf_puts(version, r->version);
+    return sd_buf_status(version, err);
+}
+
 static sd_status check_result(const sd_op_desc *d, const sd_value *v, sd_err *err) {
     if (v->kind != (sd_arg_kind)d->returns)
         return sd_fail(err, SD_EPLUGIN, "the op declares to return %s and returned %s",

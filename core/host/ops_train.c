@@ -1,11 +1,13 @@
 /* ops_train.c: corpora, new models, training (METHOD §6; core/train). */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/os.h"
 #include "host/figures.h"
 #include "host/host.h"
+#include "io/json.h"
 #include "io/tokens.h"
 #include "nn/attn.h"
 #include "nn/preset.h"
@@ -281,13 +283,16 @@ typedef struct live {
     const char *column;
 } live;
 
-/* The cascade so far, in characters through the log; a picture that cannot be drawn stops nothing.
- */
+/* The cascade so far, in characters through the log, from the second measurement on; a picture that
+ * cannot be drawn stops nothing. */
 static void draw_live(void *ctx, const sd_table *cascade) {
     live *l = ctx;
     sd_plot *p = NULL;
     sd_buf out = {0};
     sd_err e = {SD_OK, ""};
+    int rows = sd_table_rows(cascade), c = sd_table_find_col(cascade, "step");
+    if (rows == 0 || sd_table_int(cascade, 0, c) == sd_table_int(cascade, rows - 1, c))
+        return;
     if (sd_figure_cascade(cascade, l->column, NULL, &p, &e) == SD_OK &&
         sd_plot_text(p, 78, 22, &l->c->s->run, &out, &e) == SD_OK && out.p)
         sd_run_log(&l->c->s->run, SD_LOG_INFO, "\n%s", out.p);
@@ -341,12 +346,17 @@ static void read_opts(const sd_host *host, sd_call *c, sd_train_opts *o) {
     o->shuffle = host->arg_bool(c, "shuffle");
     o->recompute = host->arg_bool(c, "recompute");
     o->dir = host->arg_str(c, "dir");
+    o->overwrite = host->arg_bool(c, "overwrite");
+    /* A long run that is killed loses a tenth at most. */
+    if (o->dir && !host->arg_given(c, "save_every"))
+        o->save_every = o->steps / 10;
 }
 
 typedef struct job {
     sd_model *m;
     sd_tokens *train, *val;
     bool *layers;
+    char *note; /* lineage of the run: {"version": "...", "args": "..."} */
     sd_train_opts o;
 } job;
 
@@ -355,6 +365,55 @@ static void job_free(job *j) {
     sd_tokens_free(j->train);
     sd_tokens_free(j->val);
     sd_free(j->layers);
+    sd_free(j->note);
+}
+
+/* What the trained model's lineage will say, kept in the checkpoint: a resumed run ends with the
+ * lineage of an uninterrupted one. */
+static sd_status make_note(sd_call *c, job *j, sd_err *err) {
+    sd_buf version = {0}, args = {0};
+    json_t *note = NULL;
+    sd_status st = sd_call_step(c, &version, &args, err);
+    if (st == SD_OK) {
+        note = json_pack("{s:s, s:s}", "version", version.p, "args", args.p);
+        char *text = note ? json_dumps(note, JSON_COMPACT) : NULL;
+        j->note = text ? sd_strdup(text, err) : NULL;
+        free(text);
+        st = j->note ? SD_OK : sd_fail(err, SD_ENOMEM, "out of memory");
+    }
+    json_decref(note);
+    sd_buf_free(&version);
+    sd_buf_free(&args);
+    return st;
+}
+
+/* The step of `train` on the trained model. */
+static sd_status add_step(void *ctx, sd_model *m, sd_err *err) {
+    const job *j = ctx;
+    json_t *note = NULL;
+    const char *version, *args;
+    sd_status st;
+    SD_GO(st, done, sd_json_parse(j->note, strlen(j->note), "checkpoint", &note, err));
+    SD_GO(st, done, sd_json_str(note, "version", &version, NULL, err));
+    SD_GO(st, done, sd_json_str(note, "args", &args, NULL, err));
+    st = sd_model_add_step(m, "train", version, args, err);
+done:
+    json_decref(note);
+    return st;
+}
+
+/* A token file made with another tokenizer than the model's means other words by its ids. */
+static sd_status same_tokenizer(sd_call *c, const job *j) {
+    sd_tokenizer *t = sd_model_tokenizer(j->m);
+    const sd_tokens *files[] = {j->train, j->val};
+    for (int i = 0; t && i < 2; i++) {
+        uint64_t made = files[i] ? sd_tokens_made_with(files[i]) : 0;
+        if (made && made != sd_tokens_hash_of(t))
+            return sd_fail(&c->err, SD_EINVAL,
+                           "%s was made with another tokenizer than the model's",
+                           sd_tokens_path(files[i]));
+    }
+    return SD_OK;
 }
 
 /* Opens the data, trains, leaves the figure. Layers: "" = all. */
@@ -380,7 +439,11 @@ static sd_status run_job(const sd_host *host, sd_call *c, job *j, const char *tr
             j->val = NULL;
         }
     }
+    SD_TRY(same_tokenizer(c, j));
     live l = {c, host->arg_str(c, "column")};
+    j->o.note = j->note;
+    j->o.finished = add_step;
+    j->o.finished_ctx = j;
     if (host->arg_bool(c, "draw")) {
         j->o.measured = draw_live;
         j->o.measured_ctx = &l;
@@ -421,6 +484,7 @@ static int op_train(const sd_host *host, sd_call *c) {
     const sd_value *text = sd_call_arg(c, "text"), *teacher = sd_call_arg(c, "teacher");
     sd_status st;
     read_opts(host, c, &j.o);
+    SD_GO(st, done, make_note(c, &j, e));
     SD_GO(st, done, sd_model_clone(sd_call_arg(c, "model")->model, &j.m, e));
     const sd_config *cfg = sd_model_config(j.m);
     if (ctx_default(c) && cfg->pos == SD_POS_LEARNED && cfg->n_pos < j.o.ctx)
@@ -445,7 +509,7 @@ done:
 static int op_resume(const sd_host *host, sd_call *c) {
     sd_err *e = &c->err;
     job j = {0};
-    sd_train_state state;
+    sd_train_state state = {0};
     const char *dir = host->arg_str(c, "dir"), *data = host->arg_str(c, "data"),
                *val = host->arg_str(c, "val");
     const sd_value *teacher = sd_call_arg(c, "teacher"), *text = sd_call_arg(c, "text");
@@ -455,10 +519,19 @@ static int op_resume(const sd_host *host, sd_call *c) {
     j.o = state.opts;
     j.o.dir = dir;
     j.o.resume = true;
-    st = (path = sd_path_join(dir, "model", e)) ? SD_OK : SD_ENOMEM;
+    if (state.note[0])
+        st = (j.note = sd_strdup(state.note, e)) ? SD_OK : SD_ENOMEM;
+    else
+        st = make_note(c, &j, e);
+    if (st != SD_OK)
+        goto done;
+    /* The shape, the tokenizer and the lineage before the training; its values are the
+     * checkpoint's. */
+    st = (path = sd_path_join(dir, "start", e)) ? SD_OK : SD_ENOMEM;
     if (st != SD_OK)
         goto done;
     SD_GO(st, done, sd_model_open(path, &c->s->run, &j.m, e));
+    SD_GO(st, done, sd_model_set_name(j.m, sd_path_base(dir), e));
     if (teacher->kind == SD_ARG_MODEL) {
         j.o.teacher = teacher->model;
     } else if (state.distilled) {
@@ -478,6 +551,7 @@ static int op_resume(const sd_host *host, sd_call *c) {
                  state.layers);
 done:
     sd_free(path);
+    sd_train_state_free(&state);
     return finish(c, &j, st);
 }
 
@@ -578,7 +652,12 @@ static const sd_arg_desc train_args[] = {
     INT_ARG("measure_every", "0", 0, BIG, "ranks every so many steps, at 0 and the end; 0: never"),
     INT_ARG("measure_seqs", "2", 1, 1000, "sequences of the fixed measuring batch"),
     INT_ARG("measure_draws", "10", 0, 1000, "random-weight draws of the nulls"),
-    INT_ARG("save_every", "0", 0, BIG, "checkpoint every so many steps; 0: at the end"),
+    INT_ARG("save_every", NULL, 0, BIG,
+            "checkpoint every so many steps; absent: a tenth of the run; 0: at the end"),
+    {.name = "overwrite",
+     .kind = SD_ARG_BOOL,
+     .dflt = "false",
+     .doc = "remove a run that dir already holds, instead of refusing"},
     {.name = "draw",
      .kind = SD_ARG_BOOL,
      .dflt = "true",
@@ -647,25 +726,30 @@ static const sd_op_desc ops[] = {
                 "assert(x.n_params > 0)",
      .returns_doc = "a model"},
     {OP("train", SD_ARG_MODEL, train_args, op_train),
+     .flags = SD_OP_NO_LINEAGE, /* it records its own step, before the model is written */
      .summary = "train a model on tokens and watch its ranks form",
      .details =
          "AdamW with warm-up and cosine. The model given is untouched. With dir= everything is "
          "kept "
-         "there: a resumable checkpoint, log.csv and log.jsonl, cascade.csv, cascade.png and the "
-         "model; Ctrl-C leaves a checkpoint, and resume(dir) goes on to the same result as "
-         "an "
-         "uninterrupted run at an equal number of threads. With measure_every= the ranks of every "
-         "layer and their nulls are measured on a fixed held-out batch and drawn. A non-finite "
-         "loss "
-         "stops the run before the update and names the tensor.",
+         "there: checkpoint.safetensors to resume from, log and cascade as .csv and .jsonl "
+         "(written "
+         "while it runs; training(dir) reads them), cascade.png, start/ (the model as it was) and "
+         "model/ (as it became). Ctrl-C leaves a checkpoint, and resume(dir) goes on to the same "
+         "result, bit for bit, as an uninterrupted run at an equal number of threads. With "
+         "measure_every= the ranks of every layer and their nulls are measured on a fixed held-out "
+         "batch and drawn. A non-finite loss stops the run before the update and names the "
+         "tensor.\n\n"
+         "After surgery, layers= trains the operated layers alone and teacher= distils from the "
+         "original: the loss is then (1 - teacher_weight) of the text's and teacher_weight of the "
+         "cross-entropy to the teacher.",
      .example = "x = train(m, {text=t, steps=2, batch=1, ctx=32})\n"
                 "assert(nll(x, t) ~= nll(m, t))",
      .returns_doc = "the trained model"},
-    {OP("resume", SD_ARG_MODEL, resume_args, op_resume),
+    {OP("resume", SD_ARG_MODEL, resume_args, op_resume), .flags = SD_OP_NO_LINEAGE,
      .summary = "go on with an interrupted training",
      .details = "Continues from the folder's checkpoint to the number of steps first asked for, "
                 "with the same schedule, data order and seed: bit for bit what the uninterrupted "
-                "run gives at an equal number of threads.",
+                "run gives at an equal number of threads, and with its lineage.",
      .example = "dir = os.tmpname(); os.remove(dir)\n"
                 "x = train(m, {text=t, steps=2, batch=1, ctx=32, dir=dir})\n"
                 "y = resume(dir, {text=t})\n"

@@ -1,6 +1,7 @@
 #include "io/tokens.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -15,9 +16,19 @@ struct sd_tokens {
     sd_file *file; /* NULL: ids in memory */
     int32_t *ids;
     int width; /* bytes an id */
-    uint64_t count;
+    uint64_t count, made_with;
     char *path;
 };
+
+uint64_t sd_tokens_hash_of(const sd_tokenizer *tok) {
+    uint64_t h = (uint64_t)sd_tokenizer_vocab_size(tok);
+    for (int32_t i = 0; i < sd_tokenizer_vocab_size(tok); i++) {
+        size_t n = 0;
+        const char *s = sd_tokenizer_token(tok, i, &n);
+        h = sd_hash64(s ? s : "", s ? n : 0, h);
+    }
+    return h ? h : 1;
+}
 
 /* ---- building ---------------------------------------------------------------------------------
  */
@@ -50,9 +61,9 @@ static sd_status write_document(builder *b, const char *text, size_t n, sd_err *
     b->stats->lost_bytes += lost;
     sd_rng r;
     sd_rng_stream(&r, b->seed, 0x646f63, b->stats->documents);
-    /* The second document is held out if nothing was so far: a tiny corpus still has a test. */
-    bool val = b->holdout > 0 && (sd_rng_uniform(&r) < b->holdout ||
-                                  (b->stats->documents == 1 && b->part[1].documents == 0));
+    /* The first document is for training, the second held out: a tiny corpus has both. */
+    bool val = b->holdout > 0 && b->stats->documents > 0 &&
+               (b->stats->documents == 1 || sd_rng_uniform(&r) < b->holdout);
     split *s = &b->part[val];
     for (size_t i = 0; i < b->ids.n + (b->eot >= 0); i++) {
         int32_t id = i < b->ids.n ? b->ids.v[i] : b->eot;
@@ -105,6 +116,10 @@ static sd_status read_documents(builder *b, const char *path, const sd_run *run,
         sd_run_progress(run, "tokenise", (double)at, (double)size);
         SD_GO(st, done, sd_check_cancel(err));
     }
+    /* A last line that is a separator without a line end. */
+    if (doc.n - scanned == sizeof SEPARATOR - 1 &&
+        memcmp(doc.p + scanned, SEPARATOR, sizeof SEPARATOR - 1) == 0)
+        doc.n = scanned;
     if (doc.n)
         SD_GO(st, done, write_document(b, doc.p, doc.n, err));
     b->stats->bytes += size;
@@ -121,9 +136,10 @@ static sd_status write_meta(const split *s, const builder *b, const char *split_
     sd_buf_printf(&j,
                   "{\"format\": \"sd-tokens\", \"dtype\": \"uint%d\", \"tokens\": %" PRIu64
                   ", \"documents\": %" PRIu64 ", \"vocab\": %" PRId32 ", \"eot\": %" PRId32
-                  ", \"split\": \"%s\", \"seed\": %" PRIu64 "}\n",
+                  ", \"split\": \"%s\", \"seed\": %" PRId64 ", \"tokenizer\": \"%016" PRIx64
+                  "\"}\n",
                   8 * b->width, s->tokens, s->documents, sd_tokenizer_vocab_size(b->tok), b->eot,
-                  split_name, b->seed);
+                  split_name, (int64_t)b->seed, sd_tokens_hash_of(b->tok));
     sd_status st = sd_buf_status(&j, err);
     if (st == SD_OK)
         st = sd_buf_status(&path, err);
@@ -181,6 +197,21 @@ done:
 /* ---- reading ----------------------------------------------------------------------------------
  */
 
+static sd_status read_meta(sd_tokens *t, const json_t *meta, int64_t *tokens, sd_err *err) {
+    const char *dtype, *made_with;
+    bool found;
+    SD_TRY(sd_json_str(meta, "dtype", &dtype, NULL, err));
+    if (strcmp(dtype, "uint32") == 0)
+        t->width = 4;
+    else if (strcmp(dtype, "uint16") != 0)
+        return sd_fail(err, SD_EFORMAT, "dtype '%s': expected uint16 or uint32", dtype);
+    SD_TRY(sd_json_i64(meta, "tokens", 0, INT64_MAX / 8, tokens, NULL, err));
+    SD_TRY(sd_json_str(meta, "tokenizer", &made_with, &found, err));
+    if (found)
+        t->made_with = strtoull(made_with, NULL, 16);
+    return SD_OK;
+}
+
 sd_status sd_tokens_open(const char *path, sd_tokens **out, sd_err *err) {
     *out = NULL;
     sd_tokens *t = sd_alloc(1, sizeof *t, err);
@@ -199,15 +230,9 @@ sd_status sd_tokens_open(const char *path, sd_tokens **out, sd_err *err) {
     SD_GO(st, fail, sd_buf_status(&meta_path, err));
     int64_t tokens = -1;
     if (sd_path_exists(meta_path.p)) {
-        const char *dtype;
         SD_GO(st, fail, sd_json_load(meta_path.p, 1 << 20, &meta, err));
-        SD_GO(st, fail, sd_json_str(meta, "dtype", &dtype, NULL, err));
-        SD_GO(st, fail, sd_json_i64(meta, "tokens", 0, INT64_MAX / 8, &tokens, NULL, err));
-        if (strcmp(dtype, "uint32") == 0)
-            t->width = 4;
-        else if (strcmp(dtype, "uint16") != 0) {
-            st = sd_fail(err, SD_EFORMAT, "%s: dtype '%s': expected uint16 or uint32", meta_path.p,
-                         dtype);
+        if ((st = read_meta(t, meta, &tokens, err)) != SD_OK) {
+            sd_err_context(err, "%s", meta_path.p);
             goto fail;
         }
     }
@@ -267,6 +292,10 @@ uint64_t sd_tokens_count(const sd_tokens *t) {
 
 const char *sd_tokens_path(const sd_tokens *t) {
     return t->path;
+}
+
+uint64_t sd_tokens_made_with(const sd_tokens *t) {
+    return t->made_with;
 }
 
 sd_status sd_tokens_read(sd_tokens *t, uint64_t offset, size_t n, int32_t vocab, int32_t *dst,

@@ -2,7 +2,7 @@
  *
  * NAME.bin holds little-endian uint16 ids (uint32 when the vocabulary needs it) and nothing else,
  * as other trainers write them; NAME.bin.json beside it says format, dtype, tokens, documents,
- * vocabulary, tokenizer hash. A .bin without meta is read as uint16 when the caller allows it. */
+ * vocabulary, tokenizer hash. A .bin without meta is read as uint16. */
 #ifndef SD_IO_TOKENS_H
 #define SD_IO_TOKENS_H
 
@@ -17,9 +17,10 @@ typedef struct sd_tokens_stats {
 
 /* Text files → OUT.train.bin and OUT.val.bin. Documents are separated by a line "<|endoftext|>" (a
  * file without one is a single document) and each is followed by the tokenizer's end-of-text id
- * when it has one. A document goes to the held-out file with probability `holdout`, decided by
- * (seed, document number): whole documents, the same ones every time. At least one document is held
- * out when holdout > 0 and there are two or more. Streams: memory is bounded by the longest
+ * when it has one; empty ones do not count. A document goes to the held-out file with probability
+ * `holdout`, decided by (seed, document number): whole documents, the same ones every time. With
+ * holdout > 0 the first document is always trained on, and of two or more at least one is held
+ * out. Nothing to train on is SD_EFORMAT. Streams: memory is bounded by the longest
  * document. Both files are written atomically. */
 sd_status sd_tokens_build(const char *const *paths, size_t n_paths, const sd_tokenizer *tok,
                           const char *out, double holdout, uint64_t seed,
@@ -30,7 +31,11 @@ sd_status sd_tokens_open(const char *path, SD_OWN sd_tokens **out, sd_err *err);
 sd_status sd_tokens_from_ids(const int32_t *ids, size_t n, SD_OWN sd_tokens **out, sd_err *err);
 void sd_tokens_free(sd_tokens *SD_NULLABLE t);
 uint64_t sd_tokens_count(const sd_tokens *t);
-const char *sd_tokens_path(const sd_tokens *t);
+const char *sd_tokens_path(const sd_tokens *t); /* "ids" in memory */
+/* Hash of the tokenizer it was made with (of sd_tokens_hash_of); 0 when the meta does not say. */
+uint64_t sd_tokens_made_with(const sd_tokens *t);
+/* Hash of a vocabulary, spelling by spelling; never 0. */
+uint64_t sd_tokens_hash_of(const sd_tokenizer *tok);
 /* n ids from `offset`; each is checked against vocab ("token 9000 at 17: the model knows 0..4095").
  */
 sd_status sd_tokens_read(sd_tokens *t, uint64_t offset, size_t n, int32_t vocab, int32_t *dst,

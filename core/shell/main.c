@@ -100,16 +100,24 @@ static void span_text(double sec, char out[32]) {
         snprintf(out, 32, "%d h %02d min", (int)(sec / 3600), (int)fmod(sec / 60, 60));
 }
 
+/* The same activity goes on while the text up to a colon stays: "train: loss 3.2, …". */
+static bool same_activity(const char *a, const char *b) {
+    size_t n = strcspn(a, ":");
+    return n == strcspn(b, ":") && strncmp(a, b, n) == 0;
+}
+
 /* A line that redraws itself on a terminal, after half a second; elsewhere a plain line now and
- * then. */
+ * then. What was done before the first call (a resumed training) does not count for the time left.
+ */
 static void on_progress(void *ctx, const char *what, double at, double total) {
     shell *s = ctx;
     if (s->progress_off)
         return;
     double now = sd_now();
-    if (s->started == 0 || strcmp(what, s->what) != 0 || at < s->last_done) {
+    if (s->started == 0 || !same_activity(what, s->what) || at < s->last_done) {
         s->started = now;
         s->last_shown = now;
+        s->first_done = at;
         snprintf(s->what, sizeof s->what, "%s", what);
     }
     s->last_done = at;
@@ -119,8 +127,9 @@ static void on_progress(void *ctx, const char *what, double at, double total) {
     s->last_shown = now;
     char left[32] = "?";
     double share = total > 0 ? at / total : 0;
-    if (share > 0)
-        span_text(age * (1 - share) / share, left);
+    double since_start = total > 0 ? (at - s->first_done) / total : 0;
+    if (since_start > 0)
+        span_text(age * (1 - share) / since_start, left);
     fflush(stdout);
     if (s->err_tty) {
         struct winsize w;

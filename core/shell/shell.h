@@ -12,7 +12,7 @@ typedef struct shell {
     bool warned_local;
     /* progress line on stderr */
     bool err_tty, line_shown;
-    double started, last_shown, last_done;
+    double started, last_shown, last_done, first_done;
     char what[64];
 } shell;
 

@@ -1,10 +1,12 @@
 /* checkpoint.c: the resumable state of a run in one safetensors file. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "io/container.h"
 #include "io/json.h"
 #include "train/internal.h"
@@ -43,9 +45,17 @@ static void borrowed(void *ctx) {
 /* "0-3,7" of the layers that are trained; empty when all are. */
 static sd_status layer_text(const sd_train_opts *o, int n_layer, sd_buf *out, sd_err *err) {
     sd_buf_puts(out, "");
-    for (int l = 0; o->layers && l < n_layer; l++)
-        if (o->layers[l])
-            sd_buf_printf(out, "%s%d", out->n ? "," : "", l);
+    for (int l = 0; o->layers && l < n_layer; l++) {
+        if (!o->layers[l])
+            continue;
+        int end = l;
+        while (end + 1 < n_layer && o->layers[end + 1])
+            end++;
+        sd_buf_printf(out, "%s%d", out->n ? "," : "", l);
+        if (end > l)
+            sd_buf_printf(out, "-%d", end);
+        l = end;
+    }
     return sd_buf_status(out, err);
 }
 
@@ -64,11 +74,11 @@ sd_status sd_train_opts_json(const sd_train_opts *o, sd_buf *b, sd_err *err) {
              {"teacher_weight", o->teacher_weight}};
     sd_buf_printf(b,
                   "{\"steps\": %" PRId64 ", \"batch\": %d, \"ctx\": %d, \"accum\": %d, "
-                  "\"warmup\": %" PRId64 ", \"seed\": %" PRIu64 ", \"shuffle\": %s, "
+                  "\"warmup\": %" PRId64 ", \"seed\": %" PRId64 ", \"shuffle\": %s, "
                   "\"recompute\": %s, \"eval_every\": %" PRId64 ", \"eval_tokens\": %" PRId64
                   ", \"measure_every\": %" PRId64 ", \"measure_seqs\": %d, \"measure_draws\": %d, "
                   "\"save_every\": %" PRId64,
-                  o->steps, o->batch, o->ctx, o->accum, o->warmup, o->seed,
+                  o->steps, o->batch, o->ctx, o->accum, o->warmup, (int64_t)o->seed,
                   o->shuffle ? "true" : "false", o->recompute ? "true" : "false", o->eval_every,
                   o->eval_tokens, o->measure_every, o->measure_seqs, o->measure_draws,
                   o->save_every);
@@ -204,7 +214,7 @@ sd_status sd_ckpt_load(const char *dir, sd_net *net, sd_optim *opt, int64_t *ste
                      sd_container_path(c));
         goto done;
     }
-    if (!sd_parse_i64(meta_str(c, "step"), step)) {
+    if (!sd_parse_i64(meta_str(c, "step"), step) || *step < 0) {
         st = sd_fail(err, SD_EFORMAT, "%s: bad step '%s'", sd_container_path(c),
                      meta_str(c, "step"));
         goto done;
@@ -232,6 +242,73 @@ done:
     return st;
 }
 
+/* ---- the folder ---- */
+
+static const char *const run_files[] = {
+    "checkpoint.safetensors", "log.csv",    "log.jsonl", "cascade.csv",
+    "cascade.jsonl",          "cascade.png"};
+
+/* NAME.XXXXXX.tmp of one of the run's files (base/os.h). */
+static bool is_temporary(const char *name) {
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof run_files / sizeof *run_files; i++) {
+        size_t k = strlen(run_files[i]);
+        if (n == k + 11 && strncmp(name, run_files[i], k) == 0 && name[k] == '.' &&
+            strcmp(name + n - 4, ".tmp") == 0)
+            return true;
+    }
+    return false;
+}
+
+void sd_dir_sweep(const char *dir) {
+    char **names = NULL;
+    size_t n = 0;
+    if (sd_list_dir(dir, &names, &n, NULL) != SD_OK)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        char *p = is_temporary(names[i]) ? sd_path_join(dir, names[i], NULL) : NULL;
+        if (p)
+            remove(p);
+        sd_free(p);
+        sd_free(names[i]);
+    }
+    sd_free(names);
+}
+
+sd_status sd_dir_begin(const char *dir, bool overwrite, sd_err *err) {
+    char *path = sd_path_join(dir, run_files[0], err);
+    if (!path)
+        return SD_ENOMEM;
+    bool held = sd_path_exists(path);
+    sd_free(path);
+    if (held && !overwrite)
+        return sd_fail(err, SD_EINVAL,
+                       "%s holds a training run: go on with resume \"%s\", choose another folder, "
+                       "or give overwrite=true",
+                       dir, dir);
+    SD_TRY(sd_mkdirs(dir, err));
+    /* The checkpoint goes first: without it the rest is no run. */
+    for (size_t i = 0; i < sizeof run_files / sizeof *run_files; i++) {
+        if (!(path = sd_path_join(dir, run_files[i], err)))
+            return SD_ENOMEM;
+        sd_status st = SD_OK;
+        if (sd_path_exists(path) && remove(path) != 0)
+            st = sd_fail(err, SD_EWRITE, "%s: cannot be removed: %s", path, strerror(errno));
+        sd_free(path);
+        SD_TRY(st);
+    }
+    sd_dir_sweep(dir);
+    return SD_OK;
+}
+
+void sd_train_state_free(sd_train_state *s) {
+    sd_free(s->train_path);
+    sd_free(s->val_path);
+    sd_free(s->layers);
+    sd_free(s->note);
+    memset(s, 0, sizeof *s);
+}
+
 sd_status sd_train_peek(const char *dir, sd_train_state *out, sd_err *err) {
     memset(out, 0, sizeof *out);
     sd_container *c = NULL;
@@ -241,13 +318,23 @@ sd_status sd_train_peek(const char *dir, sd_train_state *out, sd_err *err) {
     const char *opts = meta_str(c, "options");
     SD_GO(st, done, sd_json_parse(opts, strlen(opts), sd_container_path(c), &j, err));
     SD_GO(st, done, opts_parse(j, &out->opts, err));
-    if (!sd_parse_i64(meta_str(c, "step"), &out->step))
-        st = sd_fail(err, SD_EFORMAT, "%s: bad step", sd_container_path(c));
-    snprintf(out->train_path, sizeof out->train_path, "%s", meta_str(c, "train"));
-    snprintf(out->val_path, sizeof out->val_path, "%s", meta_str(c, "val"));
+    if (!sd_parse_i64(meta_str(c, "step"), &out->step) || out->step < 0)
+        st = sd_fail(err, SD_EFORMAT, "%s: bad step '%s'", sd_container_path(c),
+                     meta_str(c, "step"));
     out->distilled = strcmp(meta_str(c, "teacher"), "yes") == 0;
-    snprintf(out->layers, sizeof out->layers, "%s", meta_str(c, "layers"));
+    const struct {
+        const char *key;
+        char **to;
+    } text[] = {{"train", &out->train_path},
+                {"val", &out->val_path},
+                {"layers", &out->layers},
+                {"note", &out->note}};
+    for (size_t i = 0; st == SD_OK && i < sizeof text / sizeof *text; i++)
+        if (!(*text[i].to = sd_strdup(meta_str(c, text[i].key), err)))
+            st = SD_ENOMEM;
 done:
+    if (st != SD_OK)
+        sd_train_state_free(out);
     json_decref(j);
     sd_container_unref(c);
     return st;

@@ -13,6 +13,11 @@ typedef struct sd_ckpt {
 /* DIR/checkpoint.safetensors: the flat buffers params, adam_m, adam_v with their layout's hash, the
  * options and a checksum over the data. Atomic. */
 sd_status sd_ckpt_save(const char *dir, const sd_ckpt *c, sd_net *net, sd_optim *opt, sd_err *err);
+/* Makes DIR ready for a new run: refuses one that holds a checkpoint unless `overwrite`, which
+ * removes the run's files. */
+sd_status sd_dir_begin(const char *dir, bool overwrite, sd_err *err);
+/* Removes the temporaries of saves that were killed. */
+void sd_dir_sweep(const char *dir);
 /* Fills net and opt; refuses another layout or a wrong checksum. */
 sd_status sd_ckpt_load(const char *dir, sd_net *net, sd_optim *opt, int64_t *step, sd_err *err);
 

@@ -40,6 +40,9 @@ double sd_train_lr(const sd_train_opts *o, int64_t step) {
     return o->min_lr + 0.5 * (o->lr - o->min_lr) * (1.0 + cos(3.14159265358979323846 * x));
 }
 
+/* Of the held-out order: losses of runs with different seeds are over the same sequences. */
+enum { HELD_OUT_SEED = 1 };
+
 /* ---- data -------------------------------------------------------------------------------------
  */
 
@@ -47,6 +50,7 @@ typedef struct feed {
     sd_tokens *tokens;
     const sd_config *cfg;
     const sd_train_opts *o;
+    uint64_t seed;
     uint64_t n;     /* pieces an epoch */
     uint64_t epoch; /* of `order` */
     uint32_t *order;
@@ -54,8 +58,8 @@ typedef struct feed {
 } feed;
 
 static sd_status feed_init(feed *f, sd_tokens *t, const sd_config *cfg, const sd_train_opts *o,
-                           const sd_model *m, sd_err *err) {
-    *f = (feed){.tokens = t, .cfg = cfg, .o = o, .epoch = UINT64_MAX, .mask_id = -1};
+                           const sd_model *m, uint64_t seed, sd_err *err) {
+    *f = (feed){.tokens = t, .cfg = cfg, .o = o, .seed = seed, .epoch = UINT64_MAX, .mask_id = -1};
     uint64_t count = sd_tokens_count(t), need = (uint64_t)o->ctx + (cfg->causal ? 1 : 0);
     if (count < need)
         return sd_fail(err, SD_EINVAL, "%s: holds %llu tokens; a sequence of ctx = %d needs %llu",
@@ -78,7 +82,7 @@ static sd_status feed_init(feed *f, sd_tokens *t, const sd_config *cfg, const sd
 
 static void reorder(feed *f, uint64_t epoch) {
     sd_rng r;
-    sd_rng_stream(&r, f->o->seed, 0x65706f6368, epoch);
+    sd_rng_stream(&r, f->seed, 0x65706f6368, epoch);
     for (uint64_t i = 0; i < f->n; i++)
         f->order[i] = (uint32_t)i;
     for (uint64_t i = f->n; i > 1; i--) {
@@ -106,7 +110,7 @@ static sd_status feed_sample(feed *f, uint64_t k, int32_t *ids, int32_t *targets
         return sd_tokens_read(f->tokens, at + 1, ctx, vocab, targets, err);
     /* BERT's recipe: of the chosen tokens 80% become [MASK], 10% random, 10% stay. */
     sd_rng r;
-    sd_rng_stream(&r, f->o->seed, 0x6d6c6d, k);
+    sd_rng_stream(&r, f->seed, 0x6d6c6d, k);
     for (size_t t = 0; t < ctx; t++) {
         targets[t] = -1;
         if (sd_rng_uniform(&r) >= f->o->mlm)
@@ -139,31 +143,31 @@ typedef struct state {
     sd_table *log, *cascade;
     int32_t *measure_ids;
     size_t n_measure;
+    sd_run quiet; /* for measurements: no progress of their own; warnings once */
     int64_t step; /* updates done */
     double gemm_rate, flops_token;
+    double flushed, flush_cost; /* when the tables were last written, seconds it took */
 } state;
 
-/* FLOP/s of a 1024³ f32 product on the run's threads: what the processor gives here and now. */
-static double measure_gemm(int threads) {
-    enum { N = 1024 };
-    float *a = sd_alloc((size_t)3 * N * N, sizeof *a, NULL);
+/* FLOP/s of an n³ f32 product on the run's threads: what the processor gives here and now. */
+static double measure_gemm(size_t n, int threads) {
+    float *a = sd_alloc(3 * n * n, sizeof *a, NULL);
     if (!a)
         return NAN;
-    for (size_t i = 0; i < (size_t)2 * N * N; i++)
+    for (size_t i = 0; i < 2 * n * n; i++)
         a[i] = (float)(i % 17) * 0.01f;
     int old = sd_blas_threads(threads);
-    double best = 0.0;
+    double best = 0.0, flops = 2.0 * (double)n * (double)n * (double)n;
     for (int i = 0; i < 4; i++) {
         double t = sd_now();
-        sd_gemm_f32(false, false, N, N, N, 1.0f, a, N, a + (size_t)N * N, N, 0.0f,
-                    a + (size_t)2 * N * N, N);
+        sd_gemm_f32(false, false, n, n, n, 1.0f, a, n, a + n * n, n, 0.0f, a + 2 * n * n, n);
         t = sd_now() - t;
-        if (i && 2.0 * N * N * N / t > best)
-            best = 2.0 * N * N * N / t;
+        if (i && t > 0 && flops / t > best)
+            best = flops / t;
     }
     sd_blas_threads(old);
     sd_free(a);
-    return best;
+    return best > 0 ? best : NAN;
 }
 
 static sd_status evaluate(state *s, double *loss, sd_err *err) {
@@ -241,10 +245,10 @@ static sd_status measure(state *s, sd_err *err) {
                        .null_draws = o->measure_draws,
                        .tau = 3.0,
                        .seed = o->seed};
-    SD_GO(st, done, sd_probe(s->m, s->measure_ids, s->n_measure, &p, s->run, &probe, err));
+    SD_GO(st, done, sd_probe(s->m, s->measure_ids, s->n_measure, &p, &s->quiet, &probe, err));
     SD_GO(st, done, sd_rank_summary(probe, 3.0, &sum, err));
     if (any_sd)
-        SD_GO(st, done, sd_stability(s->m, s->measure_ids, s->n_measure, s->run, &stab, err));
+        SD_GO(st, done, sd_stability(s->m, s->measure_ids, s->n_measure, &s->quiet, &stab, err));
     int cl = sd_table_find_col(sum, "layer");
     for (int r = 0; r < sd_table_rows(sum); r++) {
         int row;
@@ -257,6 +261,7 @@ static sd_status measure(state *s, sd_err *err) {
         if (stab)
             stability_of(s->cascade, row, stab, (int)sd_table_int(sum, r, cl));
     }
+    s->quiet.log = NULL; /* what the first measurement warned of holds for all */
     if (o->measured)
         o->measured(o->measured_ctx, s->cascade);
 done:
@@ -266,23 +271,44 @@ done:
     return st;
 }
 
+static sd_status save_rows(state *s, sd_err *err) {
+    SD_TRY(sd_rows_save(s->o->dir, "log", s->log, err));
+    return sd_rows_save(s->o->dir, "cascade", s->cascade, err);
+}
+
+/* The tables while the run goes on, at most a twentieth of its time. A full disk is the business of
+ * the next checkpoint. */
+static void flush(state *s) {
+    double now = sd_now();
+    if (!s->o->dir || now - s->flushed < 5.0 + 20.0 * s->flush_cost)
+        return;
+    if (save_rows(s, NULL) != SD_OK)
+        sd_run_log(s->run, SD_LOG_WARN, "%s: the log could not be written", s->o->dir);
+    s->flushed = sd_now();
+    s->flush_cost = s->flushed - now;
+}
+
 static sd_status save(state *s, sd_err *err) {
     if (!s->o->dir)
         return SD_OK;
+    const char *bad = sd_optim_nonfinite(s->net, sd_net_params(s->net));
+    if (bad)
+        return sd_fail(err, SD_ENUMERIC,
+                       "step %lld: parameter %s holds a non-finite value; not saved",
+                       (long long)s->step, bad);
     sd_ckpt c = {s->o, sd_tokens_path(s->train.tokens),
                  s->has_val ? sd_tokens_path(s->val.tokens) : "", s->step};
     /* Rows first: rows beyond the checkpoint are dropped on resume, missing ones could not be
      * brought back. */
-    SD_TRY(sd_rows_save(s->o->dir, "log", s->log, err));
-    SD_TRY(sd_rows_save(s->o->dir, "cascade", s->cascade, err));
+    SD_TRY(save_rows(s, err));
     return sd_ckpt_save(s->o->dir, &c, s->net, s->opt, err);
 }
 
-static sd_status save_model(state *s, sd_err *err) {
+static sd_status save_model(state *s, const char *name, sd_err *err) {
     if (!s->o->dir)
         return SD_OK;
     sd_buf p = {0};
-    sd_buf_printf(&p, "%s/model", s->o->dir);
+    sd_buf_printf(&p, "%s/%s", s->o->dir, name);
     sd_status st = sd_buf_status(&p, err);
     if (st == SD_OK)
         st = sd_model_save(s->m, p.p, NULL, err);
@@ -357,19 +383,45 @@ static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
+static bool has_step(const sd_table *t, int64_t step) {
+    int n = sd_table_rows(t);
+    return n > 0 && sd_table_int(t, n - 1, sd_table_find_col(t, "step")) == step;
+}
+
+/* The held-out loss and the measurement that belong to the state as it is, unless the tables have
+ * them: an interruption in the middle of them is made good on resume. */
+static sd_status settle(state *s, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    bool last = s->step == o->steps;
+    if (s->has_val && (last || due(o->eval_every, s->step)) && has_step(s->log, s->step)) {
+        int row = sd_table_rows(s->log) - 1;
+        if (!sd_table_has(s->log, row, sd_table_find_col(s->log, "val_loss"))) {
+            double v, loss = sd_table_num(s->log, row, sd_table_find_col(s->log, "loss"));
+            SD_TRY(evaluate(s, &v, err));
+            sd_table_set_num(s->log, row, "val_loss", v);
+            sd_run_log(s->run, SD_LOG_INFO,
+                       "step %lld of %lld: loss %.4f, held-out %.4f (perplexity %.2f)",
+                       (long long)s->step, (long long)o->steps, loss, v, exp(v));
+        }
+    }
+    if (o->measure_every > 0 && (last || s->step % o->measure_every == 0) &&
+        !has_step(s->cascade, s->step))
+        SD_TRY(measure(s, err));
+    return SD_OK;
+}
+
 static sd_status loop(state *s, sd_err *err) {
     const sd_train_opts *o = s->o;
     double rate = 0.0;
-    bool measured_here = s->step > 0; /* a resumed run has the row of its first step */
-    if (o->measure_every > 0 && !measured_here)
-        SD_TRY(measure(s, err));
+    SD_TRY(settle(s, err));
     while (s->step < o->steps) {
         double t0 = sd_now(), loss = NAN, norm = NAN;
         int64_t scored;
         double lr = sd_train_lr(o, s->step);
         SD_TRY(sd_check_cancel(err));
         SD_TRY(train_step(s, &loss, &norm, &scored, err));
-        double dt = sd_now() - t0, tps = (double)o->accum * o->batch * o->ctx / dt;
+        double dt = sd_now() - t0;
+        double tps = (double)o->accum * o->batch * o->ctx / (dt > 1e-9 ? dt : 1e-9);
         rate = rate > 0 ? 0.9 * rate + 0.1 * tps : tps;
         int row;
         SD_TRY(sd_table_add_row(s->log, &row, err));
@@ -379,24 +431,17 @@ static sd_status loop(state *s, sd_err *err) {
         sd_table_set_num(s->log, row, "lr", lr);
         sd_table_set_num(s->log, row, "grad_norm", norm);
         sd_table_set_num(s->log, row, "tokens_s", tps);
-        sd_table_set_num(s->log, row, "mfu", tps * s->flops_token / s->gemm_rate);
+        if (isfinite(s->gemm_rate))
+            sd_table_set_num(s->log, row, "mfu", tps * s->flops_token / s->gemm_rate);
         char what[160];
         snprintf(what, sizeof what, "train: loss %.3f, %.0f tokens/s, %.0f%% of sgemm", loss, rate,
                  100.0 * rate * s->flops_token / s->gemm_rate);
         sd_run_progress(s->run, what, (double)s->step, (double)o->steps);
-        bool last = s->step == o->steps;
-        if (s->has_val && (last || due(o->eval_every, s->step))) {
-            double v;
-            SD_TRY(evaluate(s, &v, err));
-            sd_table_set_num(s->log, row, "val_loss", v);
-            sd_run_log(s->run, SD_LOG_INFO,
-                       "step %lld of %lld: loss %.4f, held-out %.4f (perplexity %.2f)",
-                       (long long)s->step, (long long)o->steps, loss, v, exp(v));
-        }
-        if (o->measure_every > 0 && (last || due(o->measure_every, s->step)))
-            SD_TRY(measure(s, err));
-        if (last || due(o->save_every, s->step))
+        SD_TRY(settle(s, err));
+        if (s->step == o->steps || due(o->save_every, s->step))
             SD_TRY(save(s, err));
+        else
+            flush(s);
     }
     return SD_OK;
 }
@@ -410,6 +455,13 @@ static sd_status check(const sd_train_opts *o, const sd_config *c, sd_err *err) 
         return sd_fail(err, SD_EINVAL, "the model has no output head to train with");
     if (!(o->lr > 0) || !(o->min_lr >= 0) || !(o->clip >= 0))
         return sd_fail(err, SD_EINVAL, "lr must be positive, min_lr and clip not negative");
+    const sd_adamw *a = &o->adam;
+    if (!(a->beta1 >= 0 && a->beta1 < 1 && a->beta2 >= 0 && a->beta2 < 1) || !(a->eps >= 0) ||
+        !(a->weight_decay >= 0))
+        return sd_fail(err, SD_EINVAL,
+                       "beta1 and beta2 must be in [0, 1), eps and decay not negative");
+    if (o->resume && !o->dir)
+        return sd_fail(err, SD_EINVAL, "resume needs the training folder (dir)");
     if (o->teacher && sd_model_config(o->teacher)->vocab != c->vocab)
         return sd_fail(err, SD_EINVAL, "the teacher has %d tokens, the model %d",
                        sd_model_config(o->teacher)->vocab, c->vocab);
@@ -429,7 +481,12 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
         *cascade = NULL;
     const sd_config *c = sd_model_config(m);
     SD_TRY(check(o, c, err));
-    state s = {.m = m, .o = o, .run = run, .has_val = val != NULL};
+    if (o->dir && !o->resume)
+        SD_TRY(sd_dir_begin(o->dir, o->overwrite, err));
+    state s = {.m = m, .o = o, .run = run, .has_val = val != NULL, .flushed = sd_now()};
+    if (run)
+        s.quiet = *run;
+    s.quiet.progress = NULL;
     sd_status st;
     bool *recompute = NULL, *mask = NULL;
     int threads = sd_run_threads(run);
@@ -454,9 +511,9 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
         }
     }
     SD_GO(st, done, sd_optim_new(s.net, &o->adam, mask, &s.opt, err));
-    SD_GO(st, done, feed_init(&s.train, train, c, o, m, err));
+    SD_GO(st, done, feed_init(&s.train, train, c, o, m, o->seed, err));
     if (val)
-        SD_GO(st, done, feed_init(&s.val, val, c, o, m, err));
+        SD_GO(st, done, feed_init(&s.val, val, c, o, m, HELD_OUT_SEED, err));
     st = SD_ENOMEM;
     size_t all = (size_t)o->accum * (size_t)o->batch * (size_t)o->ctx;
     if (!(s.grad = sd_alloc(sd_net_size(s.net), sizeof(float), err)) ||
@@ -486,20 +543,23 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
         SD_GO(st, done, sd_tokens_read(src, 0, s.n_measure, c->vocab, s.measure_ids, err));
     }
     if (o->resume) {
-        if (!o->dir) {
-            st = sd_fail(err, SD_EINVAL, "resume needs the training folder (dir)");
+        SD_GO(st, done, sd_ckpt_load(o->dir, s.net, s.opt, &s.step, err));
+        if (s.step > o->steps) {
+            st = sd_fail(err, SD_EINVAL, "%s: the checkpoint is of step %lld, the run of %lld",
+                         o->dir, (long long)s.step, (long long)o->steps);
             goto done;
         }
-        SD_GO(st, done, sd_ckpt_load(o->dir, s.net, s.opt, &s.step, err));
         SD_GO(st, done, sd_rows_load(o->dir, "log", s.step, s.log, err));
         SD_GO(st, done, sd_rows_load(o->dir, "cascade", s.step, s.cascade, err));
+        sd_dir_sweep(o->dir);
     } else if (o->dir) {
-        SD_GO(st, done, sd_mkdirs(o->dir, err));
-        SD_GO(st, done, save_model(&s, err)); /* shape and tokenizer, for resume */
+        SD_GO(st, done, save_model(&s, "start", err)); /* shape and tokenizer, for resume */
         SD_GO(st, done, save(&s, err));
     }
-    s.gemm_rate = measure_gemm(threads);
     s.flops_token = sd_net_flops(s.net, o->ctx, true);
+    /* A run of a few seconds is not worth a long look at the processor. */
+    bool brief = s.flops_token * (double)(o->steps - s.step) * (double)all < 2e11;
+    s.gemm_rate = measure_gemm(brief ? 256 : 1024, threads);
     sd_run_log(run, SD_LOG_INFO,
                "training %s: %.2fM parameters, %lld steps of %d x %d x %d tokens, activations %.2f "
                "GB, sgemm %.0f GFLOP/s on %d threads",
@@ -520,8 +580,12 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
             sd_err_clear(&e2);
     } else if (st == SD_OK) {
         st = sd_net_store(s.net, m, err);
+        if (st == SD_OK && o->finished)
+            st = o->finished(o->finished_ctx, m, err);
         if (st == SD_OK)
-            st = save_model(&s, err);
+            st = save_model(&s, "model", err);
+    } else if (o->dir && save_rows(&s, NULL) != SD_OK) {
+        sd_run_log(run, SD_LOG_WARN, "%s: the log could not be written", o->dir);
     }
     if (log && s.log)
         *log = sd_table_ref(s.log);
