@@ -65,6 +65,11 @@ static bool readable(const prober *p, const void *at, size_t n) {
     return true;
 }
 
+/* Aligned as the descriptors' structures are. */
+static bool aligned(const void *at) {
+    return (uintptr_t)at % _Alignof(sd_op_desc) == 0;
+}
+
 /* Is s a terminated string of less than MAX_STR bytes in readable memory? */
 static bool string_readable(const prober *p, const char *s) {
     const uintptr_t page = 4096;
@@ -149,7 +154,8 @@ static sd_status check_op_memory(const check *k, const sd_op_desc *d, uint32_t i
         st = need_string(k, d->returns_doc, "its returns_doc", true, err);
     if (st == SD_OK && d->n_args > 64)
         st = sd_fail(err, SD_EPLUGIN, "%u arguments, at most 64 are possible", d->n_args);
-    if (st == SD_OK && d->n_args && !readable(k->p, d->args, d->n_args * sizeof *d->args))
+    if (st == SD_OK && d->n_args &&
+        !(aligned(d->args) && readable(k->p, d->args, d->n_args * sizeof *d->args)))
         st = sd_fail(err, SD_EPLUGIN, "its %u arguments are not in readable memory", d->n_args);
     for (uint32_t j = 0; st == SD_OK && j < d->n_args; j++) {
         const sd_arg_desc *a = &d->args[j];
@@ -181,7 +187,7 @@ sd_status sd_plugin_check(const sd_plugin_desc *d, bool mapped, sd_err *err) {
     k.maps = mapped && mapping_of(d, perms, k.file) && strcmp(k.file, "00:00 0") != 0;
     sd_status st = SD_OK;
     /* Sizes may only be trusted after the version, and the version is in the first eight bytes. */
-    if (!readable(&p, d, 8))
+    if (!aligned(d) || !readable(&p, d, 8))
         st = sd_fail(err, SD_EPLUGIN, "its sd_plugin is not in readable memory");
     else if (d->abi_major != SD_ABI_MAJOR)
         st = sd_fail(err, SD_EPLUGIN,
@@ -233,7 +239,7 @@ sd_status sd_plugin_check(const sd_plugin_desc *d, bool mapped, sd_err *err) {
         }
         s += w;
     }
-    if (st == SD_OK && !readable(&p, d->ops, d->n_ops * sizeof *d->ops))
+    if (st == SD_OK && !(aligned(d->ops) && readable(&p, d->ops, d->n_ops * sizeof *d->ops)))
         st = sd_fail(err, SD_EPLUGIN, "its %u op descriptors are not in readable memory", d->n_ops);
     for (uint32_t i = 0; st == SD_OK && i < d->n_ops; i++)
         st = check_op_memory(&k, &d->ops[i], i, err);

@@ -154,7 +154,8 @@ static void test_files(void **state) {
 
 static sd_status call(const char *op, sd_value *args, size_t n, sd_value *out) {
     sd_value all[24] = {0};
-    memcpy(all, args, n * sizeof *args);
+    if (n)
+        memcpy(all, args, n * sizeof *args);
     sd_err_clear(&err);
     memset(out, 0, sizeof *out);
     const sd_op *o = sd_op_find(session, op);
