@@ -158,7 +158,8 @@ sd_status sd_ckpt_save(const char *dir, const sd_ckpt *c, sd_net *net, sd_optim 
                                  {"layers", layers.p},
                                  {"teacher", c->o->teacher ? "yes" : "no"},
                                  {"train", c->train_path},
-                                 {"val", c->val_path}};
+                                 {"val", c->val_path},
+                                 {"note", c->o->note ? c->o->note : ""}};
     for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
         if (json_object_set_new(meta, kv[i][0], json_string(kv[i][1])) != 0) {
             st = sd_fail(err, SD_EINVAL, "checkpoint: %s is not text", kv[i][0]);
