@@ -530,6 +530,13 @@ static int op_resume(const sd_host *host, sd_call *c) {
     st = (path = sd_path_join(dir, "start", e)) ? SD_OK : SD_ENOMEM;
     if (st != SD_OK)
         goto done;
+    if (!sd_path_is_dir(path)) { /* a folder of before start/ was kept */
+        sd_free(path);
+        if (!(path = sd_path_join(dir, "model", e))) {
+            st = SD_ENOMEM;
+            goto done;
+        }
+    }
     SD_GO(st, done, sd_model_open(path, &c->s->run, &j.m, e));
     SD_GO(st, done, sd_model_set_name(j.m, sd_path_base(dir), e));
     if (teacher->kind == SD_ARG_MODEL) {

@@ -569,7 +569,16 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
     st = loop(&s, err);
     if (st == SD_ECANCEL) {
         sd_err e2 = {SD_OK, ""};
-        sd_status st2 = save(&s, &e2);
+        sd_status st2;
+        /* The request has been heard; writing polls the flag and must not be stopped by it, nor by
+         * an impatient second one. */
+        sig_atomic_t asked = sd_cancel_flag;
+        int tries = 0;
+        do {
+            sd_cancel_flag = 0;
+            st2 = save(&s, &e2);
+        } while (st2 == SD_ECANCEL && ++tries < 3);
+        sd_cancel_flag = asked;
         if (st2 != SD_OK)
             sd_fail(err, st2, "interrupted after step %lld; %s", (long long)s.step, e2.text);
         else if (o->dir)
@@ -582,6 +591,8 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
         st = sd_net_store(s.net, m, err);
         if (st == SD_OK && o->finished)
             st = o->finished(o->finished_ctx, m, err);
+        if (st == SD_OK && o->dir)
+            st = save_rows(&s, err);
         if (st == SD_OK)
             st = save_model(&s, "model", err);
     } else if (o->dir && save_rows(&s, NULL) != SD_OK) {
