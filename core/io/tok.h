@@ -35,14 +35,14 @@ typedef struct tok_vocab {
     sd_arena *arena;
 } tok_vocab;
 
-sd_status tok_vocab_init(tok_vocab *v, size_t expected, sd_err *err);
-void tok_vocab_free(tok_vocab *v);
+sd_status sd_tok_vocab_init(tok_vocab *v, size_t expected, sd_err *err);
+void sd_tok_vocab_free(tok_vocab *v);
 /* Ids beyond 2·expected + 65536 are refused, so that a small file cannot ask for a huge table. A
  * spelling met twice keeps its first id in look-ups when `twice_ok`, else is refused; so is an id
  * met twice. */
-sd_status tok_vocab_add(tok_vocab *v, const char *s, size_t n, int64_t id, size_t expected,
-                        bool twice_ok, sd_err *err);
-int32_t tok_vocab_find(const tok_vocab *v, const char *s, size_t n); /* -1 when absent */
+sd_status sd_tok_vocab_add(tok_vocab *v, const char *s, size_t n, int64_t id, size_t expected,
+                           bool twice_ok, sd_err *err);
+int32_t sd_tok_vocab_find(const tok_vocab *v, const char *s, size_t n); /* -1 when absent */
 
 /* ---- merges: (left id, right id) → rank, new id ---------------------------------------- */
 typedef struct tok_merge {
@@ -56,8 +56,8 @@ typedef struct tok_merges {
     size_t mask, count;
 } tok_merges;
 
-sd_status tok_merges_put(tok_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id,
-                         sd_err *err); /* a later entry replaces an earlier one */
+sd_status sd_tok_merges_put(tok_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id,
+                            sd_err *err); /* a later entry replaces an earlier one */
 
 static inline uint64_t tok_mix(uint64_t x) {
     x ^= x >> 32;
@@ -222,8 +222,8 @@ typedef struct tok_scratch {
     sd_buf chr; /* one character with prefix or suffix; look-ups of ignore_merges */
 } tok_scratch;
 
-SD_OWN tok_scratch *tok_scratch_new(sd_err *err);
-void tok_scratch_free(tok_scratch *s);
+SD_OWN tok_scratch *sd_tok_scratch_new(sd_err *err);
+void sd_tok_scratch_free(tok_scratch *s);
 
 /* ---- the tokenizer ------------------------------------------------------------------------------
  */
@@ -283,7 +283,7 @@ typedef struct tok_run {
 
 /* ---- helpers across files -----------------------------------------------------------------------
  */
-sd_status tok_ids_put(sd_ids *ids, int32_t id, sd_err *err);
+sd_status sd_tok_ids_put(sd_ids *ids, int32_t id, sd_err *err);
 static inline void tok_lose(tok_run *r, const char *s, size_t n) {
     if (n && r->first_lost < 0)
         r->first_lost = (unsigned char)s[0];
@@ -297,61 +297,63 @@ static inline void tok_reset(sd_buf *b) {
 }
 
 /* tok_pre.c */
-sd_status tok_regex(const char *pattern, size_t n, tok_pattern *out, sd_err *err);
-sd_status tok_literal(const char *s, size_t n, tok_pattern *out, sd_err *err);
-void tok_pattern_free(tok_pattern *p);
+sd_status sd_tok_regex(const char *pattern, size_t n, tok_pattern *out, sd_err *err);
+sd_status sd_tok_literal(const char *s, size_t n, tok_pattern *out, sd_err *err);
+void sd_tok_pattern_free(tok_pattern *p);
 /* First match at or after `from`; *found false when none. Empty matches are skipped. */
-sd_status tok_find(const tok_pattern *p, tok_scratch *s, const char *text, size_t n, size_t from,
-                   bool *found, size_t *ms, size_t *me, sd_err *err);
-sd_status tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool first, sd_err *err);
-extern const char tok_gpt2_regex[];
+sd_status sd_tok_find(const tok_pattern *p, tok_scratch *s, const char *text, size_t n, size_t from,
+                      bool *found, size_t *ms, size_t *me, sd_err *err);
+sd_status sd_tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool first, sd_err *err);
+extern const char sd_tok_gpt2_regex[];
 
 /* tok_chars.c */
-bool tok_is_space(uint32_t c);      /* White_Space */
-bool tok_is_numeric(uint32_t c);    /* category N */
-bool tok_is_punct(uint32_t c);      /* ASCII punctuation or category P */
-bool tok_is_word(uint32_t c);       /* \w */
-bool tok_is_nonspacing(uint32_t c); /* category Mn */
-bool tok_is_mark(uint32_t c);       /* category M */
-bool tok_is_other(uint32_t c);      /* control, format, private use */
-bool tok_is_cjk(uint32_t c);        /* BERT's Chinese characters */
-int tok_combining_class(uint32_t c);
-bool tok_decomposes(uint32_t c, bool compat);
-uint32_t tok_lower1(uint32_t c); /* the first character of the lower-case mapping */
+bool sd_tok_is_space(uint32_t c);      /* White_Space */
+bool sd_tok_is_numeric(uint32_t c);    /* category N */
+bool sd_tok_is_punct(uint32_t c);      /* ASCII punctuation or category P */
+bool sd_tok_is_word(uint32_t c);       /* \w */
+bool sd_tok_is_nonspacing(uint32_t c); /* category Mn */
+bool sd_tok_is_mark(uint32_t c);       /* category M */
+bool sd_tok_is_other(uint32_t c);      /* control, format, private use */
+bool sd_tok_is_cjk(uint32_t c);        /* BERT's Chinese characters */
+int sd_tok_combining_class(uint32_t c);
+bool sd_tok_decomposes(uint32_t c, bool compat);
+uint32_t sd_tok_lower1(uint32_t c); /* the first character of the lower-case mapping */
 
 /* tok_norm.c. *out gets the normalised text (appended); after_raw: the section follows invalid
  * bytes, so nothing is prepended. */
-sd_status tok_normalize(const sd_tokenizer *t, tok_scratch *s, const char *text, size_t n,
-                        bool after_raw, sd_buf *out, sd_err *err);
+sd_status sd_tok_normalize(const sd_tokenizer *t, tok_scratch *s, const char *text, size_t n,
+                           bool after_raw, sd_buf *out, sd_err *err);
 /* ByteLevel's table: byte → code point and back (-1 when the code point is none of the 256). */
-uint32_t tok_byte_char(unsigned char b);
-int tok_char_byte(uint32_t c);
-void tok_map_bytes(const char *s, size_t n, sd_buf *out);
+uint32_t sd_tok_byte_char(unsigned char b);
+int sd_tok_char_byte(uint32_t c);
+void sd_tok_map_bytes(const char *s, size_t n, sd_buf *out);
 
-/* tok_bpe.c, tok_wordpiece.c: one piece. `bytes`: s are raw bytes of a byte-level vocabulary. */
-sd_status tok_bpe(tok_run *r, const char *s, size_t n, bool bytes, sd_err *err);
-sd_status tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err);
+/* sd_tok_bpe.c, sd_tok_wordpiece.c: one piece. `bytes`: s are raw bytes of a byte-level vocabulary.
+ */
+sd_status sd_tok_bpe(tok_run *r, const char *s, size_t n, bool bytes, sd_err *err);
+sd_status sd_tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err);
 /* Cached pieces: true when s was known and its ids were appended. */
-bool tok_cache_get(tok_run *r, const char *s, size_t n, uint64_t *hash, sd_status *st, sd_err *err);
-void tok_cache_put(tok_run *r, const char *s, size_t n, uint64_t hash, size_t first_id);
+bool sd_tok_cache_get(tok_run *r, const char *s, size_t n, uint64_t *hash, sd_status *st,
+                      sd_err *err);
+void sd_tok_cache_put(tok_run *r, const char *s, size_t n, uint64_t hash, size_t first_id);
 
-/* tok_decode.c */
-sd_status tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                     sd_buf *out, sd_err *err);
+/* sd_tok_decode.c */
+sd_status sd_tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                        sd_buf *out, sd_err *err);
 
 /* tok_load.c: fill a zeroed tokenizer. */
-sd_status tok_load_json(sd_tokenizer *t, const json_t *j, sd_err *err);
-sd_status tok_load_gguf(sd_tokenizer *t, const json_t *meta, sd_err *err);
-sd_status tok_load_bpe_files(sd_tokenizer *t, const json_t *vocab, const char *merges, size_t n,
-                             const json_t *SD_NULLABLE config, const json_t *SD_NULLABLE added,
-                             sd_err *err);
-sd_status tok_load_vocab_txt(sd_tokenizer *t, const char *text, size_t n,
-                             const json_t *SD_NULLABLE config, sd_err *err);
-void tok_roles_json(sd_tokenizer *t, const json_t *config); /* bos_token ... of an HF config */
+sd_status sd_tok_load_json(sd_tokenizer *t, const json_t *j, sd_err *err);
+sd_status sd_tok_load_gguf(sd_tokenizer *t, const json_t *meta, sd_err *err);
+sd_status sd_tok_load_bpe_files(sd_tokenizer *t, const json_t *vocab, const char *merges, size_t n,
+                                const json_t *SD_NULLABLE config, const json_t *SD_NULLABLE added,
+                                sd_err *err);
+sd_status sd_tok_load_vocab_txt(sd_tokenizer *t, const char *text, size_t n,
+                                const json_t *SD_NULLABLE config, sd_err *err);
+void sd_tok_roles_json(sd_tokenizer *t, const json_t *config); /* bos_token ... of an HF config */
 
 /* tokenizer.c */
-SD_OWN sd_tokenizer *tok_new(sd_err *err);
+SD_OWN sd_tokenizer *sd_tok_new(sd_err *err);
 /* Builds tries, byte tables, roles by spelling; checks what can only be checked at the end. */
-sd_status tok_finish(sd_tokenizer *t, sd_err *err);
+sd_status sd_tok_finish(sd_tokenizer *t, sd_err *err);
 
 #endif

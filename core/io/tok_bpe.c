@@ -1,5 +1,5 @@
-/* tok_bpe.c: byte-pair encoding of one piece (Sennrich et al. 2016): of all adjacent pairs the one
- * with the lowest merge rank is joined, the leftmost first among equals, until none is left.
+/* sd_tok_bpe.c: byte-pair encoding of one piece (Sennrich et al. 2016): of all adjacent pairs the
+ * one with the lowest merge rank is joined, the leftmost first among equals, until none is left.
  * Short pieces scan their ranks; long ones keep a heap, O(n log n). Whole pieces are cached. */
 #include <string.h>
 
@@ -14,8 +14,8 @@ enum {
 };
 
 /* ---- cache ----------------------------------------------------------------------------------- */
-bool tok_cache_get(tok_run *r, const char *s, size_t n, uint64_t *hash, sd_status *st,
-                   sd_err *err) {
+bool sd_tok_cache_get(tok_run *r, const char *s, size_t n, uint64_t *hash, sd_status *st,
+                      sd_err *err) {
     tok_cache *c = &r->s->cache;
     *st = SD_OK;
     *hash = 0;
@@ -43,7 +43,7 @@ bool tok_cache_get(tok_run *r, const char *s, size_t n, uint64_t *hash, sd_statu
 }
 
 /* Failing to remember is no error. */
-void tok_cache_put(tok_run *r, const char *s, size_t n, uint64_t hash, size_t first_id) {
+void sd_tok_cache_put(tok_run *r, const char *s, size_t n, uint64_t hash, size_t first_id) {
     tok_cache *c = &r->s->cache;
     if (!hash)
         return;
@@ -127,9 +127,9 @@ static sd_status symbols(tok_run *r, const char *text, size_t n, bool bytes, siz
                 if (after)
                     sd_buf_put(&s->chr, t->suffix, t->nsuffix);
                 SD_TRY(sd_buf_status(&s->chr, err));
-                id = tok_vocab_find(&t->vocab, s->chr.p, s->chr.n);
+                id = sd_tok_vocab_find(&t->vocab, s->chr.p, s->chr.n);
             } else {
-                id = tok_vocab_find(&t->vocab, text + i, len);
+                id = sd_tok_vocab_find(&t->vocab, text + i, len);
             }
         }
         if (id >= 0) {
@@ -150,7 +150,7 @@ static sd_status symbols(tok_run *r, const char *text, size_t n, bool bytes, siz
                 } else { /* a mapped character stands for one byte */
                     uint32_t cp = 0;
                     sd_utf8_next(text + i, len, &cp);
-                    char b = (char)tok_char_byte(cp);
+                    char b = (char)sd_tok_char_byte(cp);
                     tok_lose(r, &b, 1);
                 }
                 if (t->unk >= 0) {
@@ -290,14 +290,14 @@ static sd_status merge_long(tok_run *r, size_t *count, sd_err *err) {
     return SD_OK;
 }
 
-sd_status tok_bpe(tok_run *r, const char *text, size_t n, bool bytes, sd_err *err) {
+sd_status sd_tok_bpe(tok_run *r, const char *text, size_t n, bool bytes, sd_err *err) {
     const sd_tokenizer *t = r->t;
     uint64_t hash = 0;
     sd_status st = SD_OK;
     bool cached = bytes == t->leaf_bytes; /* one key space a tokenizer */
     if (n == 0)
         return SD_OK;
-    if (cached && tok_cache_get(r, text, n, &hash, &st, err))
+    if (cached && sd_tok_cache_get(r, text, n, &hash, &st, err))
         return st;
     if ((++r->polls & 0xfff) == 0)
         SD_TRY(sd_check_cancel(err));
@@ -307,15 +307,15 @@ sd_status tok_bpe(tok_run *r, const char *text, size_t n, bool bytes, sd_err *er
         if (bytes) {
             tok_reset(&r->s->chr);
             if (n <= t->vocab.longest)
-                tok_map_bytes(text, n, &r->s->chr);
+                sd_tok_map_bytes(text, n, &r->s->chr);
             SD_TRY(sd_buf_status(&r->s->chr, err));
-            id = r->s->chr.n ? tok_vocab_find(&t->vocab, r->s->chr.p, r->s->chr.n) : -1;
+            id = r->s->chr.n ? sd_tok_vocab_find(&t->vocab, r->s->chr.p, r->s->chr.n) : -1;
         } else {
-            id = tok_vocab_find(&t->vocab, text, n);
+            id = sd_tok_vocab_find(&t->vocab, text, n);
         }
         if (id >= 0) {
-            SD_TRY(tok_ids_put(r->ids, id, err));
-            tok_cache_put(r, text, n, hash, first);
+            SD_TRY(sd_tok_ids_put(r->ids, id, err));
+            sd_tok_cache_put(r, text, n, hash, first);
             return SD_OK;
         }
     }
@@ -330,6 +330,6 @@ sd_status tok_bpe(tok_run *r, const char *text, size_t n, bool bytes, sd_err *er
     for (size_t i = 0; i < count; i++)
         r->ids->v[r->ids->n++] = r->s->sym[i].id;
     if (r->lost == lost) /* a piece that loses bytes must say so each time */
-        tok_cache_put(r, text, n, hash, first);
+        sd_tok_cache_put(r, text, n, hash, first);
     return SD_OK;
 }

@@ -95,7 +95,7 @@ static bool within(const range *r, size_t n, uint32_t c) {
 }
 #define IN(table_, c_) within(table_, sizeof table_ / sizeof *table_, c_)
 
-bool tok_is_space(uint32_t c) { /* Unicode White_Space */
+bool sd_tok_is_space(uint32_t c) { /* Unicode White_Space */
     if (c < 0x80)
         return c == ' ' || (c >= 9 && c <= 13);
     return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
@@ -106,7 +106,7 @@ static utf8proc_category_t category(uint32_t c) {
     return utf8proc_category((utf8proc_int32_t)c);
 }
 
-bool tok_is_numeric(uint32_t c) {
+bool sd_tok_is_numeric(uint32_t c) {
     if (c < 0x80)
         return c >= '0' && c <= '9';
     utf8proc_category_t k = category(c);
@@ -114,7 +114,7 @@ bool tok_is_numeric(uint32_t c) {
            (c >= 0x10d40 && IN(new_numbers, c));
 }
 
-bool tok_is_punct(uint32_t c) {
+bool sd_tok_is_punct(uint32_t c) {
     if (c < 0x80)
         return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
                (c >= 123 && c <= 126);
@@ -124,7 +124,7 @@ bool tok_is_punct(uint32_t c) {
     return c == 0x166d || c == 0x111c9;
 }
 
-bool tok_is_nonspacing(uint32_t c) {
+bool sd_tok_is_nonspacing(uint32_t c) {
     if (c < 0x300)
         return false;
     return (category(c) == UTF8PROC_CATEGORY_MN && !IN(late_nonspacing, c)) || c == 0x1734;
@@ -137,22 +137,22 @@ static bool is_any_mark(uint32_t c) {
     return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
 }
 
-bool tok_is_mark(uint32_t c) {
+bool sd_tok_is_mark(uint32_t c) {
     return (is_any_mark(c) && !IN(late_marks, c)) || c == 0x1cf2 || c == 0x1cf3;
 }
 
-int tok_combining_class(uint32_t c) {
+int sd_tok_combining_class(uint32_t c) {
     if (c < 0x300)
         return 0;
     int k = utf8proc_get_property((utf8proc_int32_t)c)->combining_class;
     return k && IN(late_marks, c) ? 0 : k;
 }
 
-bool tok_decomposes(uint32_t c, bool compat) {
+bool sd_tok_decomposes(uint32_t c, bool compat) {
     return !(c == 0x11938 || (compat && c >= 0x32ff && IN(late_compat, c)));
 }
 
-bool tok_is_word(uint32_t c) { /* letters, marks, digits, connectors: for single_word */
+bool sd_tok_is_word(uint32_t c) { /* letters, marks, digits, connectors: for single_word */
     if (c < 0x80)
         return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                c == '_';
@@ -164,7 +164,7 @@ bool tok_is_word(uint32_t c) { /* letters, marks, digits, connectors: for single
            (c >= 0x1f170 && c <= 0x1f189);
 }
 
-bool tok_is_other(uint32_t c) { /* control, format, private use */
+bool sd_tok_is_other(uint32_t c) { /* control, format, private use */
     if (c < 0x80)
         return c < 32 || c == 127;
     utf8proc_category_t k = category(c);
@@ -172,14 +172,14 @@ bool tok_is_other(uint32_t c) { /* control, format, private use */
            !IN(late_format, c);
 }
 
-bool tok_is_cjk(uint32_t c) {
+bool sd_tok_is_cjk(uint32_t c) {
     return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) ||
            (c >= 0x20000 && c <= 0x2a6df) || (c >= 0x2a700 && c <= 0x2b73f) ||
            (c >= 0x2b740 && c <= 0x2b81f) || (c >= 0x2b920 && c <= 0x2ceaf) ||
            (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
 }
 
-uint32_t tok_lower1(uint32_t c) {
+uint32_t sd_tok_lower1(uint32_t c) {
     if (c < 0x80)
         return c >= 'A' && c <= 'Z' ? c + 32 : c;
     switch (c) { /* later than Unicode 15 */

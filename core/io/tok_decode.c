@@ -1,4 +1,4 @@
-/* tok_decode.c: ids → bytes. A decoder is a chain over the list of token spellings. Byte tokens
+/* sd_tok_decode.c: ids → bytes. A decoder is a chain over the list of token spellings. Byte tokens
  * give their bytes as they are, valid UTF-8 or not, so that text survives encode and decode. */
 #include <string.h>
 
@@ -31,7 +31,7 @@ static void unmap(const char *s, size_t n, sd_buf *out) {
     for (size_t i = 0; i < n;) {
         uint32_t c = 0;
         size_t len = sd_utf8_next(s + i, n - i, &c);
-        int b = len ? tok_char_byte(c) : -1;
+        int b = len ? sd_tok_char_byte(c) : -1;
         if (b < 0) { /* not a ByteLevel spelling: taken as it stands */
             if (!out->failed)
                 out->n = start;
@@ -174,7 +174,7 @@ static sd_status chain(const sd_tokenizer *t, const tok_dec *d, tok_scratch *sc,
                                    "decoder Replace with a regular expression on bytes that are "
                                    "not UTF-8");
             for (bool found = true; found;) {
-                SD_TRY(tok_find(&d->pat, sc, s, n, at, &found, &ms, &me, err));
+                SD_TRY(sd_tok_find(&d->pat, sc, s, n, at, &found, &ms, &me, err));
                 if (!found)
                     break;
                 put(o, s + at, ms - at);
@@ -189,8 +189,8 @@ static sd_status chain(const sd_tokenizer *t, const tok_dec *d, tok_scratch *sc,
     return sd_buf_status(&o->text, err);
 }
 
-sd_status tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                     sd_buf *out, sd_err *err) {
+sd_status sd_tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                        sd_buf *out, sd_err *err) {
     bool direct = t->n_dec == 1 && t->dec[0].kind == TOK_DEC_BYTELEVEL;
     parts a = {0}, b = {0};
     sd_status st = SD_OK;
@@ -227,7 +227,7 @@ sd_status tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, bool s
     if (direct)
         goto done;
     for (size_t k = 0; k < t->n_dec; k++) {
-        if (t->dec[k].kind == TOK_DEC_REPLACE && !sc && !(sc = tok_scratch_new(err))) {
+        if (t->dec[k].kind == TOK_DEC_REPLACE && !sc && !(sc = sd_tok_scratch_new(err))) {
             st = SD_ENOMEM;
             goto done;
         }
@@ -241,7 +241,7 @@ sd_status tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, bool s
     sd_buf_put(out, a.text.p ? a.text.p : "", a.text.n);
     st = sd_buf_status(out, err);
 done:
-    tok_scratch_free(sc);
+    sd_tok_scratch_free(sc);
     sd_free(a.v);
     sd_free(b.v);
     sd_buf_free(&a.text);

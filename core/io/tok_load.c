@@ -95,7 +95,7 @@ static sd_status add_split(sd_tokenizer *t, const char *regex, tok_behavior b, b
         return last_code(err);
     p->behavior = b;
     p->invert = invert;
-    return tok_regex(regex, strlen(regex), &p->pat, err);
+    return sd_tok_regex(regex, strlen(regex), &p->pat, err);
 }
 
 static sd_status add_class(sd_tokenizer *t, tok_pat_kind kind, tok_behavior b, sd_err *err) {
@@ -126,11 +126,11 @@ static sd_status add_dec(sd_tokenizer *t, tok_dec_kind kind, const char *s, size
 static sd_status pattern_of(const json_t *o, tok_pattern *out, sd_err *err) {
     const json_t *p = json_object_get(o, "pattern"), *v;
     if (json_is_string(p))
-        return tok_literal(json_string_value(p), json_string_length(p), out, err);
+        return sd_tok_literal(json_string_value(p), json_string_length(p), out, err);
     if ((v = json_object_get(p, "String")) && json_is_string(v))
-        return tok_literal(json_string_value(v), json_string_length(v), out, err);
+        return sd_tok_literal(json_string_value(v), json_string_length(v), out, err);
     if ((v = json_object_get(p, "Regex")) && json_is_string(v))
-        return tok_regex(json_string_value(v), json_string_length(v), out, err);
+        return sd_tok_regex(json_string_value(v), json_string_length(v), out, err);
     return sd_fail(err, SD_EFORMAT, "pattern: expected {\"String\": …} or {\"Regex\": …}");
 }
 
@@ -275,7 +275,7 @@ static sd_status load_pre(sd_tokenizer *t, const json_t *o, int depth, sd_err *e
         if (prefix && !new_pre(t, TOK_PRE_PREFIX_SPACE, err))
             return last_code(err);
         if (regex)
-            SD_TRY(add_split(t, tok_gpt2_regex, TOK_ISOLATED, false, err));
+            SD_TRY(add_split(t, sd_tok_gpt2_regex, TOK_ISOLATED, false, err));
         return add_map(t, err);
     }
     if (strcmp(type, "Split") == 0) {
@@ -313,7 +313,7 @@ static sd_status load_pre(sd_tokenizer *t, const json_t *o, int depth, sd_err *e
         if (!p)
             return last_code(err);
         p->behavior = TOK_REMOVED;
-        return tok_literal(s, strlen(s), &p->pat, err);
+        return sd_tok_literal(s, strlen(s), &p->pat, err);
     }
     if (strcmp(type, "Metaspace") == 0) {
         const char *rep = str_of(o, "replacement", meta_space, &st, err);
@@ -333,7 +333,7 @@ static sd_status load_pre(sd_tokenizer *t, const json_t *o, int depth, sd_err *e
         if (!q)
             return last_code(err);
         q->behavior = TOK_MERGED_NEXT;
-        return tok_literal(rep, n, &q->pat, err);
+        return sd_tok_literal(rep, n, &q->pat, err);
     }
     return sd_fail(
         err, SD_EFORMAT,
@@ -496,7 +496,7 @@ static sd_status load_post(sd_tokenizer *t, const json_t *o, int depth, sd_err *
                     int32_t v = 0;
                     st = check_id(json_array_get(ids, k), &v, err);
                     if (st == SD_OK)
-                        st = tok_ids_put(texts ? &after : &before, v, err);
+                        st = sd_tok_ids_put(texts ? &after : &before, v, err);
                 }
             } else {
                 st = sd_fail(err, SD_EFORMAT, "TemplateProcessing: unknown piece in \"single\"");
@@ -526,7 +526,7 @@ static sd_status load_vocab(sd_tokenizer *t, const json_t *vocab, size_t extra, 
     if (!json_is_object(vocab) || json_object_size(vocab) == 0)
         return sd_fail(err, SD_EFORMAT, "vocab: expected an object that is not empty");
     size_t n = json_object_size(vocab) + extra;
-    SD_TRY(tok_vocab_init(&t->vocab, n, err));
+    SD_TRY(sd_tok_vocab_init(&t->vocab, n, err));
     void *it;
     for (it = json_object_iter((json_t *)vocab); it;
          it = json_object_iter_next((json_t *)vocab, it)) {
@@ -534,8 +534,8 @@ static sd_status load_vocab(sd_tokenizer *t, const json_t *vocab, size_t extra, 
         const char *key = json_object_iter_key(it);
         if (!json_is_integer(v))
             return sd_fail(err, SD_EFORMAT, "vocab: token \"%.60s\" has no integer id", key);
-        SD_TRY(tok_vocab_add(&t->vocab, key, json_object_iter_key_len(it), json_integer_value(v), n,
-                             false, err));
+        SD_TRY(sd_tok_vocab_add(&t->vocab, key, json_object_iter_key_len(it), json_integer_value(v),
+                                n, false, err));
     }
     return SD_OK;
 }
@@ -543,7 +543,8 @@ static sd_status load_vocab(sd_tokenizer *t, const json_t *vocab, size_t extra, 
 /* One merge: the spellings of the two sides; the result is left + right without the prefix. */
 static sd_status add_merge(sd_tokenizer *t, const char *a, size_t na, const char *b, size_t nb,
                            uint32_t rank, sd_err *err) {
-    int32_t ia = tok_vocab_find(&t->vocab, a, na), ib = tok_vocab_find(&t->vocab, b, nb), id = -1;
+    int32_t ia = sd_tok_vocab_find(&t->vocab, a, na), ib = sd_tok_vocab_find(&t->vocab, b, nb),
+            id = -1;
     if (ia < 0 || ib < 0)
         return sd_fail(err, SD_EFORMAT, "merge %u: \"%.*s\" is not in the vocabulary",
                        (unsigned)rank, (int)((ia < 0 ? na : nb) > 60 ? 60 : (ia < 0 ? na : nb)),
@@ -555,14 +556,14 @@ static sd_status add_merge(sd_tokenizer *t, const char *a, size_t na, const char
         return SD_ENOMEM;
     memcpy(s, a, na);
     memcpy(s + na, b + skip, nb - skip);
-    id = tok_vocab_find(&t->vocab, s, n);
+    id = sd_tok_vocab_find(&t->vocab, s, n);
     sd_status st = SD_OK;
     if (id < 0)
         st = sd_fail(err, SD_EFORMAT, "merge %u: its result \"%.*s\" is not in the vocabulary",
                      (unsigned)rank, n > 60 ? 60 : (int)n, s);
     if (s != small)
         sd_free(s);
-    return st != SD_OK ? st : tok_merges_put(&t->merges, ia, ib, rank, id, err);
+    return st != SD_OK ? st : sd_tok_merges_put(&t->merges, ia, ib, rank, id, err);
 }
 
 static sd_status bad_merge(size_t i, sd_err *err) {
@@ -645,7 +646,7 @@ static sd_status load_bpe(sd_tokenizer *t, const json_t *m, size_t extra, sd_err
     if (*suffix)
         SD_TRY(keep(&t->suffix, &t->nsuffix, suffix, strlen(suffix), err));
     SD_TRY(load_vocab(t, json_object_get(m, "vocab"), extra, err));
-    if (unk && (t->unk = tok_vocab_find(&t->vocab, unk, strlen(unk))) < 0)
+    if (unk && (t->unk = sd_tok_vocab_find(&t->vocab, unk, strlen(unk))) < 0)
         return sd_fail(err, SD_EFORMAT, "BPE: unk_token \"%s\" is not in the vocabulary", unk);
     return load_merges(t, json_object_get(m, "merges"), err);
 }
@@ -662,7 +663,7 @@ static sd_status load_wordpiece(sd_tokenizer *t, const json_t *m, size_t extra, 
     t->max_chars = (size_t)max;
     SD_TRY(keep(&t->prefix, &t->nprefix, prefix, strlen(prefix), err));
     SD_TRY(load_vocab(t, json_object_get(m, "vocab"), extra, err));
-    if ((t->unk = tok_vocab_find(&t->vocab, unk, strlen(unk))) < 0)
+    if ((t->unk = sd_tok_vocab_find(&t->vocab, unk, strlen(unk))) < 0)
         return sd_fail(err, SD_EFORMAT, "WordPiece: unk_token \"%s\" is not in the vocabulary",
                        unk);
     return SD_OK;
@@ -676,13 +677,13 @@ static sd_status put_added(sd_tokenizer *t, size_t room, const char *s, size_t n
     if (n > MAX_ADDED_BYTES)
         return sd_fail(err, SD_EFORMAT, "added token of %zu bytes: more than %d", n,
                        MAX_ADDED_BYTES);
-    int32_t known = tok_vocab_find(&t->vocab, s, n);
+    int32_t known = sd_tok_vocab_find(&t->vocab, s, n);
     if (known >= 0 && known != id)
         return sd_fail(err, SD_EFORMAT,
                        "added token \"%.*s\" has id %lld, and %d in the vocabulary",
                        n > 60 ? 60 : (int)n, s, (long long)id, (int)known);
     if (known < 0)
-        SD_TRY(tok_vocab_add(&t->vocab, s, n, id, t->vocab.count + room, false, err));
+        SD_TRY(sd_tok_vocab_add(&t->vocab, s, n, id, t->vocab.count + room, false, err));
     flags.id = (int32_t)id;
     flags.text = t->vocab.at[id];
     t->added[t->n_added++] = flags;
@@ -730,7 +731,7 @@ static sd_status load_added(sd_tokenizer *t, const json_t *list, sd_err *err) {
 
 /* ---- tokenizer.json
  * ------------------------------------------------------------------------------ */
-sd_status tok_load_json(sd_tokenizer *t, const json_t *j, sd_err *err) {
+sd_status sd_tok_load_json(sd_tokenizer *t, const json_t *j, sd_err *err) {
     SD_TRY(is_object(j, "tokenizer", err));
     const json_t *m = json_object_get(j, "model"), *v;
     const json_t *added = json_object_get(j, "added_tokens");
@@ -761,12 +762,12 @@ sd_status tok_load_json(sd_tokenizer *t, const json_t *j, sd_err *err) {
     else
         t->no_decoder = true;
     SD_TRY(load_added(t, added, err));
-    return tok_finish(t, err);
+    return sd_tok_finish(t, err);
 }
 
 /* ---- roles
  * ---------------------------------------------------------------------------------------- */
-void tok_roles_json(sd_tokenizer *t, const json_t *config) {
+void sd_tok_roles_json(sd_tokenizer *t, const json_t *config) {
     static const char *const key[TOK_ROLES] = {"bos_token", "eos_token",  "unk_token", "cls_token",
                                                "sep_token", "mask_token", "pad_token"};
     for (int i = 0; i < TOK_ROLES; i++) {
@@ -775,7 +776,7 @@ void tok_roles_json(sd_tokenizer *t, const json_t *config) {
             v = json_object_get(v, "content");
         if (!json_is_string(v))
             continue;
-        int32_t id = tok_vocab_find(&t->vocab, json_string_value(v), json_string_length(v));
+        int32_t id = sd_tok_vocab_find(&t->vocab, json_string_value(v), json_string_length(v));
         if (id >= 0)
             t->role[i] = id;
     }
@@ -832,7 +833,7 @@ static sd_status file_added(sd_tokenizer *t, const json_t *config, const json_t 
         SD_TRY(st);
         SD_TRY(add_added(t, n, json_string_value(c), json_string_length(c), id, a, err));
     }
-    tok_roles_json(t, config);
+    sd_tok_roles_json(t, config);
     for (int i = 0; i < TOK_ROLES; i++) { /* special tokens match in text */
         int32_t id = t->role[i];
         bool have = id < 0;
@@ -845,8 +846,8 @@ static sd_status file_added(sd_tokenizer *t, const json_t *config, const json_t 
     return SD_OK;
 }
 
-sd_status tok_load_bpe_files(sd_tokenizer *t, const json_t *vocab, const char *merges, size_t n,
-                             const json_t *config, const json_t *added, sd_err *err) {
+sd_status sd_tok_load_bpe_files(sd_tokenizer *t, const json_t *vocab, const char *merges, size_t n,
+                                const json_t *config, const json_t *added, sd_err *err) {
     sd_status st = SD_OK;
     const char *class = str_of(config, "tokenizer_class", "GPT2Tokenizer", &st, err);
     bool prefix = bool_of(config, "add_prefix_space", false, &st, err);
@@ -894,21 +895,22 @@ sd_status tok_load_bpe_files(sd_tokenizer *t, const json_t *vocab, const char *m
     }
     if (prefix && !new_pre(t, TOK_PRE_PREFIX_SPACE, err))
         return last_code(err);
-    SD_TRY(add_split(t, qwen2 ? qwen2_regex : tok_gpt2_regex, TOK_ISOLATED, false, err));
+    SD_TRY(add_split(t, qwen2 ? qwen2_regex : sd_tok_gpt2_regex, TOK_ISOLATED, false, err));
     SD_TRY(add_map(t, err));
     SD_TRY(add_dec(t, TOK_DEC_BYTELEVEL, NULL, 0, NULL, err));
     /* GPT-2's end of text, where no configuration names it. */
     if (!config && !roberta && !qwen2)
-        t->role[0] = t->role[1] = tok_vocab_find(&t->vocab, "<|endoftext|>", 13);
+        t->role[0] = t->role[1] = sd_tok_vocab_find(&t->vocab, "<|endoftext|>", 13);
     SD_TRY(file_added(t, config, added, err));
     if (roberta) {
-        int32_t a = tok_vocab_find(&t->vocab, "<s>", 3), b = tok_vocab_find(&t->vocab, "</s>", 4);
+        int32_t a = sd_tok_vocab_find(&t->vocab, "<s>", 3),
+                b = sd_tok_vocab_find(&t->vocab, "</s>", 4);
         if (a < 0 || b < 0)
             return sd_fail(err, SD_EFORMAT, "tokenizer_class \"%s\": no <s> and </s>", class);
         SD_TRY(wrap(&t->head, &t->n_head, &a, 1, true, err));
         SD_TRY(wrap(&t->tail, &t->n_tail, &b, 1, false, err));
     }
-    return tok_finish(t, err);
+    return sd_tok_finish(t, err);
 }
 
 /* ---- vocab.txt
@@ -941,18 +943,18 @@ static void bert_roles(sd_tokenizer *t) {
                                                     "[SEP]", "[MASK]", "[PAD]"};
     for (int i = 0; i < TOK_ROLES; i++)
         if (spelling[i] && t->role[i] < 0)
-            t->role[i] = tok_vocab_find(&t->vocab, spelling[i], strlen(spelling[i]));
+            t->role[i] = sd_tok_vocab_find(&t->vocab, spelling[i], strlen(spelling[i]));
 }
 
-sd_status tok_load_vocab_txt(sd_tokenizer *t, const char *text, size_t n, const json_t *config,
-                             sd_err *err) {
+sd_status sd_tok_load_vocab_txt(sd_tokenizer *t, const char *text, size_t n, const json_t *config,
+                                sd_err *err) {
     size_t lines = 0;
     for (size_t i = 0; i < n; i++)
         lines += text[i] == '\n';
     lines += n > 0 && text[n - 1] != '\n';
     if (lines == 0)
         return sd_fail(err, SD_EFORMAT, "the vocabulary is empty");
-    SD_TRY(tok_vocab_init(&t->vocab, lines, err));
+    SD_TRY(sd_tok_vocab_init(&t->vocab, lines, err));
     bool upper = false;
     int64_t id = 0;
     for (size_t i = 0; i < n; id++) {
@@ -967,7 +969,7 @@ sd_status tok_load_vocab_txt(sd_tokenizer *t, const char *text, size_t n, const 
                                (long long)id + 1);
             k += len;
         }
-        SD_TRY(tok_vocab_add(&t->vocab, text + i, stop - i, id, lines, true, err));
+        SD_TRY(sd_tok_vocab_add(&t->vocab, text + i, stop - i, id, lines, true, err));
         if (stop > i && text[i] != '[')
             for (size_t k = i; k < stop; k++)
                 upper = upper || (text[k] >= 'A' && text[k] <= 'Z');
@@ -988,7 +990,7 @@ sd_status tok_load_vocab_txt(sd_tokenizer *t, const char *text, size_t n, const 
     if (t->unk < 0)
         return sd_fail(err, SD_EFORMAT, "WordPiece: unk_token \"[UNK]\" is not in the vocabulary");
     SD_TRY(bert_pipeline(t, lower, accents, chinese, err));
-    return tok_finish(t, err);
+    return sd_tok_finish(t, err);
 }
 
 /* ---- GGUF
@@ -1061,7 +1063,7 @@ static sd_status gguf_pre(sd_tokenizer *t, const char *name, bool *bos, sd_err *
             *bos = pre_rows[i].bos;
             for (int k = 0; k < 4 && pre_rows[i].regex[k]; k++) {
                 const char *re = pre_rows[i].regex[k];
-                SD_TRY(add_split(t, *re ? re : tok_gpt2_regex, TOK_ISOLATED, false, err));
+                SD_TRY(add_split(t, *re ? re : sd_tok_gpt2_regex, TOK_ISOLATED, false, err));
             }
             return add_map(t, err);
         }
@@ -1086,7 +1088,7 @@ static int token_type(const json_t *types, size_t i) {
 static sd_status gguf_vocab(sd_tokenizer *t, const json_t *tokens, const json_t *types, bool bert,
                             sd_err *err) {
     size_t n = json_array_size(tokens);
-    SD_TRY(tok_vocab_init(&t->vocab, n, err));
+    SD_TRY(sd_tok_vocab_init(&t->vocab, n, err));
     sd_buf b = {0}, c = {0};
     sd_status st = SD_OK;
     for (size_t i = 0; st == SD_OK && i < n; i++) {
@@ -1109,7 +1111,7 @@ static sd_status gguf_vocab(sd_tokenizer *t, const json_t *tokens, const json_t 
             sd_buf_put(&c, b.p ? b.p : "", b.n);
         }
         if ((st = sd_buf_status(&c, err)) == SD_OK)
-            st = tok_vocab_add(&t->vocab, c.p ? c.p : "", c.n, (int64_t)i, n, true, err);
+            st = sd_tok_vocab_add(&t->vocab, c.p ? c.p : "", c.n, (int64_t)i, n, true, err);
     }
     sd_buf_free(&b);
     sd_buf_free(&c);
@@ -1130,7 +1132,7 @@ static sd_status gguf_added(sd_tokenizer *t, const json_t *types, sd_err *err) {
         int y = token_type(types, i);
         const tok_str *e = &t->vocab.at[i];
         if ((y != T_CONTROL && y != T_USER && y != T_UNKNOWN) || e->n == 0 ||
-            tok_vocab_find(&t->vocab, e->s, e->n) != (int32_t)i)
+            sd_tok_vocab_find(&t->vocab, e->s, e->n) != (int32_t)i)
             continue;
         if (e->n > MAX_ADDED_BYTES)
             return sd_fail(err, SD_EFORMAT, "token %zu of %u bytes: more than %d", i,
@@ -1186,15 +1188,15 @@ static sd_status merges_of_scores(sd_tokenizer *t, const json_t *scores, const j
                          (unsigned)e->n);
             break;
         }
-        if (tok_vocab_find(&t->vocab, e->s, e->n) != v[i].id)
+        if (sd_tok_vocab_find(&t->vocab, e->s, e->n) != v[i].id)
             continue;
         for (size_t k = 1; k < e->n && st == SD_OK; k++) {
             if (((unsigned char)e->s[k] & 0xc0) == 0x80)
                 continue;
-            int32_t a = tok_vocab_find(&t->vocab, e->s, k);
-            int32_t b = a < 0 ? -1 : tok_vocab_find(&t->vocab, e->s + k, e->n - k);
+            int32_t a = sd_tok_vocab_find(&t->vocab, e->s, k);
+            int32_t b = a < 0 ? -1 : sd_tok_vocab_find(&t->vocab, e->s + k, e->n - k);
             if (b >= 0)
-                st = tok_merges_put(&t->merges, a, b, rank, v[i].id, err);
+                st = sd_tok_merges_put(&t->merges, a, b, rank, v[i].id, err);
         }
         if ((i & 0xfff) == 0xfff && st == SD_OK)
             st = sd_check_cancel(err);
@@ -1219,7 +1221,7 @@ static sd_status gguf_id(const json_t *meta, const char *key, int32_t size, int3
     return SD_OK;
 }
 
-sd_status tok_load_gguf(sd_tokenizer *t, const json_t *meta, sd_err *err) {
+sd_status sd_tok_load_gguf(sd_tokenizer *t, const json_t *meta, sd_err *err) {
     static const char *const key[TOK_ROLES] = {
         "tokenizer.ggml.bos_token_id",
         "tokenizer.ggml.eos_token_id",
@@ -1260,7 +1262,7 @@ sd_status tok_load_gguf(sd_tokenizer *t, const json_t *meta, sd_err *err) {
         if (t->unk < 0)
             return sd_fail(err, SD_EFORMAT, "WordPiece: no unknown token");
         SD_TRY(bert_pipeline(t, true, true, true, err));
-        return tok_finish(t, err);
+        return sd_tok_finish(t, err);
     }
     bool bos = spm, eos = false;
     if (gpt2) {
@@ -1292,14 +1294,14 @@ sd_status tok_load_gguf(sd_tokenizer *t, const json_t *meta, sd_err *err) {
         if (!(m = new_norm(t, err)))
             return last_code(err);
         m->kind = TOK_REPLACE;
-        SD_TRY(tok_literal(" ", 1, &m->pat, err));
+        SD_TRY(sd_tok_literal(" ", 1, &m->pat, err));
         SD_TRY(keep(&m->content, &m->n, meta_space, 3, err));
         t->byte_fallback = t->fuse_unk = true;
         t->unk = t->role[2];
         SD_TRY(merges_of_scores(t, json_object_get(meta, "tokenizer.ggml.scores"), types, err));
         tok_dec *d;
         SD_TRY(add_dec(t, TOK_DEC_REPLACE, " ", 1, &d, err));
-        SD_TRY(tok_literal(meta_space, 3, &d->pat, err));
+        SD_TRY(sd_tok_literal(meta_space, 3, &d->pat, err));
         SD_TRY(add_dec(t, TOK_DEC_BYTEFALLBACK, NULL, 0, NULL, err));
         SD_TRY(add_dec(t, TOK_DEC_FUSE, NULL, 0, NULL, err));
         if (space) {
@@ -1314,5 +1316,5 @@ sd_status tok_load_gguf(sd_tokenizer *t, const json_t *meta, sd_err *err) {
         SD_TRY(wrap(&t->head, &t->n_head, &t->role[0], 1, true, err));
     if (eos && t->role[1] >= 0)
         SD_TRY(wrap(&t->tail, &t->n_tail, &t->role[1], 1, false, err));
-    return tok_finish(t, err);
+    return sd_tok_finish(t, err);
 }

@@ -11,7 +11,7 @@ static bool printable(unsigned b) {
     return (b >= 33 && b <= 126) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
 }
 
-uint32_t tok_byte_char(unsigned char b) {
+uint32_t sd_tok_byte_char(unsigned char b) {
     if (printable(b))
         return b;
     uint32_t k = 0x100;
@@ -22,7 +22,7 @@ uint32_t tok_byte_char(unsigned char b) {
     return k + 67; /* 0xad */
 }
 
-int tok_char_byte(uint32_t c) {
+int sd_tok_char_byte(uint32_t c) {
     if (c < 0x100)
         return printable(c) ? (int)c : -1;
     c -= 0x100;
@@ -33,10 +33,10 @@ int tok_char_byte(uint32_t c) {
     return c == 67 ? 0xad : -1;
 }
 
-void tok_map_bytes(const char *s, size_t n, sd_buf *out) {
+void sd_tok_map_bytes(const char *s, size_t n, sd_buf *out) {
     for (size_t i = 0; i < n; i++) {
         char u[4];
-        size_t k = sd_utf8_put(tok_byte_char((unsigned char)s[i]), u);
+        size_t k = sd_utf8_put(sd_tok_byte_char((unsigned char)s[i]), u);
         sd_buf_put(out, u, k);
     }
 }
@@ -54,7 +54,7 @@ static int by_class(const void *x, const void *y) {
 }
 
 static int combining_class(int32_t c) {
-    return tok_combining_class((uint32_t)c);
+    return sd_tok_combining_class((uint32_t)c);
 }
 
 /* Canonical ordering: runs of characters of non-zero class are sorted by class, stably. Insertion
@@ -118,7 +118,7 @@ static sd_status unicode_form(const char *s, size_t n, bool compose, bool compat
         if (c.n + 32 > c.cap)
             SD_GO(st, done, sd_grow((void **)&c.v, &c.cap, c.n + 32, sizeof *c.v, err));
         utf8proc_ssize_t k = -1;
-        if (tok_decomposes(cp, compat))
+        if (sd_tok_decomposes(cp, compat))
             k = utf8proc_decompose_char((utf8proc_int32_t)cp, c.v + c.n, 32, options, NULL);
         if (k < 0 || k > 32) {
             c.v[c.n] = (int32_t)cp;
@@ -154,7 +154,7 @@ static void put_lower(sd_buf *out, uint32_t c) {
         sd_buf_puts(out, "i\xcc\x87");
         return;
     }
-    sd_buf_put(out, u, sd_utf8_put(tok_lower1(c), u));
+    sd_buf_put(out, u, sd_utf8_put(sd_tok_lower1(c), u));
 }
 
 static void lower(const char *s, size_t n, sd_buf *out) {
@@ -192,7 +192,7 @@ static void drop_marks(const char *s, size_t n, bool nonspacing_only, sd_buf *ou
         size_t len = cp < 0x80 ? 1 : sd_utf8_next(s + i, n - i, &cp);
         if (len == 0)
             len = 1;
-        if (!(nonspacing_only ? tok_is_nonspacing(cp) : tok_is_mark(cp)))
+        if (!(nonspacing_only ? sd_tok_is_nonspacing(cp) : sd_tok_is_mark(cp)))
             sd_buf_put(out, s + i, len);
         i += len;
     }
@@ -212,13 +212,13 @@ static void bert_clean(const char *s, size_t n, bool clean, bool chinese, sd_buf
         size_t len = cp < 0x80 ? 1 : sd_utf8_next(s + i, n - i, &cp);
         if (len == 0)
             len = 1;
-        if (clean && (cp == '\t' || cp == '\n' || cp == '\r' || tok_is_space(cp))) {
+        if (clean && (cp == '\t' || cp == '\n' || cp == '\r' || sd_tok_is_space(cp))) {
             /* the other control characters that are white space are dropped with the controls */
-            if (cp == '\t' || cp == '\n' || cp == '\r' || !tok_is_other(cp))
+            if (cp == '\t' || cp == '\n' || cp == '\r' || !sd_tok_is_other(cp))
                 sd_buf_putc(out, ' ');
-        } else if (clean && (cp == 0 || cp == 0xfffd || tok_is_other(cp))) {
+        } else if (clean && (cp == 0 || cp == 0xfffd || sd_tok_is_other(cp))) {
             ;
-        } else if (chinese && tok_is_cjk(cp)) {
+        } else if (chinese && sd_tok_is_cjk(cp)) {
             sd_buf_putc(out, ' ');
             sd_buf_put(out, s + i, len);
             sd_buf_putc(out, ' ');
@@ -234,7 +234,7 @@ static void strip(const char *s, size_t n, bool left, bool right, sd_buf *out) {
     uint32_t cp = 0;
     while (left && a < b) {
         size_t len = sd_utf8_next(s + a, b - a, &cp);
-        if (len == 0 || !tok_is_space(cp))
+        if (len == 0 || !sd_tok_is_space(cp))
             break;
         a += len;
     }
@@ -242,7 +242,7 @@ static void strip(const char *s, size_t n, bool left, bool right, sd_buf *out) {
         size_t k = b - 1;
         while (k > a && ((unsigned char)s[k] & 0xc0) == 0x80)
             k--;
-        if (sd_utf8_next(s + k, b - k, &cp) == 0 || !tok_is_space(cp))
+        if (sd_utf8_next(s + k, b - k, &cp) == 0 || !sd_tok_is_space(cp))
             break;
         b = k;
     }
@@ -255,7 +255,7 @@ static sd_status replace(const tok_norm *m, tok_scratch *sc, const char *s, size
     for (;;) {
         bool found = false;
         size_t ms = 0, me = 0;
-        SD_TRY(tok_find(&m->pat, sc, s, n, at, &found, &ms, &me, err));
+        SD_TRY(sd_tok_find(&m->pat, sc, s, n, at, &found, &ms, &me, err));
         if (!found)
             break;
         sd_buf_put(out, s + at, ms - at);
@@ -317,14 +317,14 @@ static sd_status step(const tok_norm *m, tok_scratch *sc, const char *s, size_t 
         SD_TRY(bert(m, s, n, out, err));
         break;
     case TOK_NORM_MAP:
-        tok_map_bytes(s, n, out);
+        sd_tok_map_bytes(s, n, out);
         break;
     }
     return sd_buf_status(out, err);
 }
 
-sd_status tok_normalize(const sd_tokenizer *t, tok_scratch *sc, const char *text, size_t n,
-                        bool after_raw, sd_buf *out, sd_err *err) {
+sd_status sd_tok_normalize(const sd_tokenizer *t, tok_scratch *sc, const char *text, size_t n,
+                           bool after_raw, sd_buf *out, sd_err *err) {
     if (t->n_norm == 0) {
         sd_buf_put(out, text, n);
         return sd_buf_status(out, err);

@@ -8,12 +8,12 @@
 
 #include "io/tok.h"
 
-const char tok_gpt2_regex[] =
+const char sd_tok_gpt2_regex[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 /* ---- scratch -----------------------------------------------------------------------------------
  */
-tok_scratch *tok_scratch_new(sd_err *err) {
+tok_scratch *sd_tok_scratch_new(sd_err *err) {
     tok_scratch *s = sd_alloc(1, sizeof *s, err);
     if (!s)
         return NULL;
@@ -21,7 +21,7 @@ tok_scratch *tok_scratch_new(sd_err *err) {
     s->mc = pcre2_match_context_create(NULL);
     s->stack = pcre2_jit_stack_create(64 * 1024, 16 * 1024 * 1024, NULL);
     if (!s->md || !s->mc) {
-        tok_scratch_free(s);
+        sd_tok_scratch_free(s);
         sd_fail(err, SD_ENOMEM, "out of memory for the regular expression engine");
         return NULL;
     }
@@ -31,7 +31,7 @@ tok_scratch *tok_scratch_new(sd_err *err) {
     return s;
 }
 
-void tok_scratch_free(tok_scratch *s) {
+void sd_tok_scratch_free(tok_scratch *s) {
     if (!s)
         return;
     pcre2_match_data_free(s->md);
@@ -156,7 +156,7 @@ static sd_status translate(const char *p, size_t n, sd_buf *out, sd_err *err) {
     return sd_buf_status(out, err);
 }
 
-sd_status tok_regex(const char *pattern, size_t n, tok_pattern *out, sd_err *err) {
+sd_status sd_tok_regex(const char *pattern, size_t n, tok_pattern *out, sd_err *err) {
     memset(out, 0, sizeof *out);
     if (n == 0)
         return sd_fail(err, SD_EFORMAT, "an empty regular expression");
@@ -185,7 +185,7 @@ sd_status tok_regex(const char *pattern, size_t n, tok_pattern *out, sd_err *err
     return SD_OK;
 }
 
-sd_status tok_literal(const char *s, size_t n, tok_pattern *out, sd_err *err) {
+sd_status sd_tok_literal(const char *s, size_t n, tok_pattern *out, sd_err *err) {
     memset(out, 0, sizeof *out);
     out->kind = TOK_PAT_LITERAL;
     if (n == 0)
@@ -195,7 +195,7 @@ sd_status tok_literal(const char *s, size_t n, tok_pattern *out, sd_err *err) {
     return out->s ? SD_OK : SD_ENOMEM;
 }
 
-void tok_pattern_free(tok_pattern *p) {
+void sd_tok_pattern_free(tok_pattern *p) {
     sd_free(p->s);
     pcre2_code_free(p->re);
     memset(p, 0, sizeof *p);
@@ -230,8 +230,8 @@ static sd_status find_regex(const tok_pattern *p, tok_scratch *s, const char *te
     return SD_OK;
 }
 
-sd_status tok_find(const tok_pattern *p, tok_scratch *s, const char *text, size_t n, size_t from,
-                   bool *found, size_t *ms, size_t *me, sd_err *err) {
+sd_status sd_tok_find(const tok_pattern *p, tok_scratch *s, const char *text, size_t n, size_t from,
+                      bool *found, size_t *ms, size_t *me, sd_err *err) {
     *found = false;
     if (from >= n)
         return SD_OK;
@@ -258,9 +258,9 @@ sd_status tok_find(const tok_pattern *p, tok_scratch *s, const char *text, size_
         size_t len = c < 0x80 ? 1 : sd_utf8_next(text + from, n - from, &c);
         if (len == 0)
             len = 1;
-        if (p->kind == TOK_PAT_SPACE     ? tok_is_space(c)
-            : p->kind == TOK_PAT_NUMERIC ? tok_is_numeric(c)
-                                         : tok_is_punct(c)) {
+        if (p->kind == TOK_PAT_SPACE     ? sd_tok_is_space(c)
+            : p->kind == TOK_PAT_NUMERIC ? sd_tok_is_numeric(c)
+                                         : sd_tok_is_punct(c)) {
             *found = true;
             *ms = from;
             *me = from + len;
@@ -276,9 +276,9 @@ sd_status tok_find(const tok_pattern *p, tok_scratch *s, const char *text, size_
 static sd_status leaf(tok_run *r, const char *s, size_t n, sd_err *err) {
     const sd_tokenizer *t = r->t;
     if (t->model == TOK_WORDPIECE)
-        return tok_wordpiece(r, s, n, err);
+        return sd_tok_wordpiece(r, s, n, err);
     if (!t->cut || t->leaf_bytes || n <= t->ncut)
-        return tok_bpe(r, s, n, t->leaf_bytes, err);
+        return sd_tok_bpe(r, s, n, t->leaf_bytes, err);
     /* No merge crosses from another character into `cut`: pieces are shorter, ids the same. */
     size_t from = 0;
     for (size_t i = 1; i + t->ncut <= n; i++) {
@@ -286,10 +286,10 @@ static sd_status leaf(tok_run *r, const char *s, size_t n, sd_err *err) {
             continue;
         if (i - from >= t->ncut && memcmp(s + i - t->ncut, t->cut, t->ncut) == 0)
             continue;
-        SD_TRY(tok_bpe(r, s + from, i - from, false, err));
+        SD_TRY(sd_tok_bpe(r, s + from, i - from, false, err));
         from = i;
     }
-    return tok_bpe(r, s + from, n - from, false, err);
+    return sd_tok_bpe(r, s + from, n - from, false, err);
 }
 
 static sd_status pass(tok_run *r, size_t step, const char *s, size_t a, size_t b, bool first,
@@ -298,7 +298,7 @@ static sd_status pass(tok_run *r, size_t step, const char *s, size_t a, size_t b
         return SD_OK;
     if (step >= r->t->n_pre)
         return leaf(r, s + a, b - a, err);
-    return tok_pre_run(r, step, s + a, b - a, first && a == 0, err);
+    return sd_tok_pre_run(r, step, s + a, b - a, first && a == 0, err);
 }
 
 static sd_status split(tok_run *r, size_t step, const char *s, size_t n, bool first, sd_err *err) {
@@ -309,7 +309,7 @@ static sd_status split(tok_run *r, size_t step, const char *s, size_t n, bool fi
     while (at < n) {
         bool found = false;
         size_t ms = n, me = n;
-        SD_TRY(tok_find(&p->pat, r->s, s, n, at, &found, &ms, &me, err));
+        SD_TRY(sd_tok_find(&p->pat, r->s, s, n, at, &found, &ms, &me, err));
         if (!found)
             ms = me = n;
         /* Two events: the gap [at, ms), then the match [ms, me). */
@@ -354,7 +354,8 @@ static sd_status split(tok_run *r, size_t step, const char *s, size_t n, bool fi
     return SD_OK;
 }
 
-sd_status tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool first, sd_err *err) {
+sd_status sd_tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool first,
+                         sd_err *err) {
     if (step >= r->t->n_pre)
         return n ? leaf(r, s, n, err) : SD_OK;
     const tok_pre *p = &r->t->pre[step];
@@ -365,12 +366,12 @@ sd_status tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool fir
         return split(r, step, s, n, first, err);
     case TOK_PRE_PREFIX_SPACE:
         if (n && s[0] == ' ')
-            return tok_pre_run(r, step + 1, s, n, first, err);
+            return sd_tok_pre_run(r, step + 1, s, n, first, err);
         sd_buf_putc(&b, ' ');
         sd_buf_put(&b, s, n);
         break;
     case TOK_PRE_MAP:
-        tok_map_bytes(s, n, &b);
+        sd_tok_map_bytes(s, n, &b);
         break;
     case TOK_PRE_META: {
         bool has = n >= p->nrep && memcmp(s, p->rep, p->nrep) == 0;
@@ -388,7 +389,7 @@ sd_status tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool fir
     }
     }
     SD_GO(st, done, sd_buf_status(&b, err));
-    st = tok_pre_run(r, step + 1, b.p, b.n, first, err);
+    st = sd_tok_pre_run(r, step + 1, b.p, b.n, first, err);
 done:
     sd_buf_free(&b);
     return st;

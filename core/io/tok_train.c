@@ -100,7 +100,7 @@ static sd_status count_valid(trainer *t, const char *s, size_t n) {
         size_t ms = n, me = n;
         if ((++t->step & 0x3fff) == 0)
             SD_TRY(sd_check_cancel(t->err));
-        SD_TRY(tok_find(&t->split, t->s, s, n, at, &found, &ms, &me, t->err));
+        SD_TRY(sd_tok_find(&t->split, t->s, s, n, at, &found, &ms, &me, t->err));
         if (!found)
             ms = me = n;
         SD_TRY(count_word(t, s + at, ms - at));
@@ -398,10 +398,10 @@ static sd_status learn(trainer *t, tok_vocab *v, int32_t target, sd_buf *merges)
         sd_buf_put(&text, v->at[a].s, v->at[a].n);
         sd_buf_put(&text, v->at[b].s, v->at[b].n);
         SD_GO(st, done, sd_buf_status(&text, t->err));
-        int32_t id = tok_vocab_find(v, text.p, text.n);
+        int32_t id = sd_tok_vocab_find(v, text.p, text.n);
         if (id < 0) { /* the same spelling by other merges keeps its id */
             id = v->size;
-            SD_GO(st, done, tok_vocab_add(v, text.p, text.n, id, (size_t)target, false, t->err));
+            SD_GO(st, done, sd_tok_vocab_add(v, text.p, text.n, id, (size_t)target, false, t->err));
         }
         sd_buf_puts(merges, any ? ",[" : "[");
         any = true;
@@ -461,16 +461,16 @@ sd_status sd_tokenizer_train(const char *const *paths, size_t n_paths, int32_t v
     sd_buf merges = {0};
     sd_status st;
     double total = 0, before = 0;
-    SD_GO(st, done, tok_regex(tok_gpt2_regex, strlen(tok_gpt2_regex), &t.split, err));
-    if (!(t.s = tok_scratch_new(err))) {
+    SD_GO(st, done, sd_tok_regex(sd_tok_gpt2_regex, strlen(sd_tok_gpt2_regex), &t.split, err));
+    if (!(t.s = sd_tok_scratch_new(err))) {
         st = SD_ENOMEM;
         goto done;
     }
-    SD_GO(st, done, tok_vocab_init(&v, (size_t)vocab_size, err));
+    SD_GO(st, done, sd_tok_vocab_init(&v, (size_t)vocab_size, err));
     for (int b = 0; b < 256; b++) { /* ids 0..255 are the bytes */
         char u[4];
-        size_t n = sd_utf8_put(tok_byte_char((unsigned char)b), u);
-        SD_GO(st, done, tok_vocab_add(&v, u, n, b, (size_t)vocab_size, false, err));
+        size_t n = sd_utf8_put(sd_tok_byte_char((unsigned char)b), u);
+        SD_GO(st, done, sd_tok_vocab_add(&v, u, n, b, (size_t)vocab_size, false, err));
     }
     for (size_t i = 0; i < n_paths; i++) {
         sd_file *f = NULL;
@@ -487,7 +487,7 @@ sd_status sd_tokenizer_train(const char *const *paths, size_t n_paths, int32_t v
     }
     SD_GO(st, done, learn(&t, &v, vocab_size - (int32_t)n_specials, &merges));
     for (size_t i = 0; i < n_specials; i++)
-        if (tok_vocab_find(&v, specials[i], strlen(specials[i])) >= 0) {
+        if (sd_tok_vocab_find(&v, specials[i], strlen(specials[i])) >= 0) {
             st = sd_fail(err, SD_EINVAL, "special token \"%.60s\" is also an ordinary token",
                          specials[i]);
             goto done;
@@ -498,9 +498,9 @@ sd_status sd_tokenizer_train(const char *const *paths, size_t n_paths, int32_t v
     write_json(&v, v.size, &merges, specials, n_specials, json);
     st = sd_buf_status(json, err);
 done:
-    tok_pattern_free(&t.split);
-    tok_scratch_free(t.s);
-    tok_vocab_free(&v);
+    sd_tok_pattern_free(&t.split);
+    sd_tok_scratch_free(t.s);
+    sd_tok_vocab_free(&v);
     sd_buf_free(&t.bytes);
     sd_buf_free(&merges);
     sd_free(t.words);

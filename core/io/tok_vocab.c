@@ -27,7 +27,7 @@ static sd_status rehash(tok_vocab *v, size_t slots, sd_err *err) {
     return SD_OK;
 }
 
-sd_status tok_vocab_init(tok_vocab *v, size_t expected, sd_err *err) {
+sd_status sd_tok_vocab_init(tok_vocab *v, size_t expected, sd_err *err) {
     memset(v, 0, sizeof *v);
     v->arena = sd_arena_new(err);
     if (!v->arena)
@@ -38,14 +38,14 @@ sd_status tok_vocab_init(tok_vocab *v, size_t expected, sd_err *err) {
     return rehash(v, slots, err);
 }
 
-void tok_vocab_free(tok_vocab *v) {
+void sd_tok_vocab_free(tok_vocab *v) {
     sd_free(v->at);
     sd_free(v->slot);
     sd_arena_free(v->arena);
     memset(v, 0, sizeof *v);
 }
 
-int32_t tok_vocab_find(const tok_vocab *v, const char *s, size_t n) {
+int32_t sd_tok_vocab_find(const tok_vocab *v, const char *s, size_t n) {
     if (n > v->longest || !v->slot)
         return -1;
     uint64_t h = hash_str(s, n);
@@ -61,8 +61,8 @@ int32_t tok_vocab_find(const tok_vocab *v, const char *s, size_t n) {
     return -1;
 }
 
-sd_status tok_vocab_add(tok_vocab *v, const char *s, size_t n, int64_t id, size_t expected,
-                        bool twice_ok, sd_err *err) {
+sd_status sd_tok_vocab_add(tok_vocab *v, const char *s, size_t n, int64_t id, size_t expected,
+                           bool twice_ok, sd_err *err) {
     if (id < 0 || (uint64_t)id > (uint64_t)expected * 2 + 65536 || id >= INT32_MAX - 1)
         return sd_fail(err, SD_EFORMAT, "token \"%.*s\" has id %lld: out of range for %zu tokens",
                        n > 60 ? 60 : (int)n, s, (long long)id, expected);
@@ -77,7 +77,7 @@ sd_status tok_vocab_add(tok_vocab *v, const char *s, size_t n, int64_t id, size_
         return sd_fail(err, SD_EFORMAT, "id %lld is given to \"%.*s\" and to \"%.*s\"",
                        (long long)id, v->at[id].n > 60 ? 60 : (int)v->at[id].n, v->at[id].s,
                        n > 60 ? 60 : (int)n, s);
-    int32_t known = tok_vocab_find(v, s, n);
+    int32_t known = sd_tok_vocab_find(v, s, n);
     if (known >= 0 && !twice_ok)
         return sd_fail(err, SD_EFORMAT, "token \"%.*s\" has two ids, %d and %lld",
                        n > 60 ? 60 : (int)n, s, (int)known, (long long)id);
@@ -111,8 +111,8 @@ static void put_slot(tok_merges *m, tok_merge e) {
     m->slot[i] = e;
 }
 
-sd_status tok_merges_put(tok_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id,
-                         sd_err *err) {
+sd_status sd_tok_merges_put(tok_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id,
+                            sd_err *err) {
     if (!m->slot || (m->count + 1) * 2 > m->mask + 1) {
         tok_merges bigger = {.mask = m->slot ? m->mask * 2 + 1 : 255};
         bigger.slot = sd_alloc(bigger.mask + 1, sizeof *bigger.slot, err);

@@ -1,16 +1,16 @@
-/* tok_wordpiece.c: WordPiece (BERT): the longest known piece first, from the left; a word with any
- * part unmatched, or longer than max_chars characters, is one unknown token. */
+/* sd_tok_wordpiece.c: WordPiece (BERT): the longest known piece first, from the left; a word with
+ * any part unmatched, or longer than max_chars characters, is one unknown token. */
 #include <string.h>
 
 #include "io/tok.h"
 
-sd_status tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err) {
+sd_status sd_tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err) {
     const sd_tokenizer *t = r->t;
     uint64_t hash;
     sd_status st;
     if (n == 0)
         return SD_OK;
-    if (tok_cache_get(r, s, n, &hash, &st, err))
+    if (sd_tok_cache_get(r, s, n, &hash, &st, err))
         return st;
     if ((++r->polls & 0xfff) == 0)
         SD_TRY(sd_check_cancel(err));
@@ -28,14 +28,14 @@ sd_status tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err) {
             if (to < n && ((unsigned char)s[to] & 0xc0) == 0x80)
                 continue; /* inside a character */
             if (from == 0) {
-                id = tok_vocab_find(&t->vocab, s, to);
+                id = sd_tok_vocab_find(&t->vocab, s, to);
             } else {
                 sd_buf *b = &r->s->chr;
                 tok_reset(b);
                 sd_buf_put(b, t->prefix, t->nprefix);
                 sd_buf_put(b, s + from, to - from);
                 SD_TRY(sd_buf_status(b, err));
-                id = b->n ? tok_vocab_find(&t->vocab, b->p, b->n) : -1;
+                id = b->n ? sd_tok_vocab_find(&t->vocab, b->p, b->n) : -1;
             }
             if (id >= 0)
                 break;
@@ -43,15 +43,15 @@ sd_status tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err) {
         if (id < 0) {
             bad = true;
         } else {
-            SD_TRY(tok_ids_put(r->ids, id, err));
+            SD_TRY(sd_tok_ids_put(r->ids, id, err));
             from = to;
         }
     }
     if (bad) {
         r->ids->n = first;
         tok_lose(r, s, n);
-        return tok_ids_put(r->ids, t->unk, err);
+        return sd_tok_ids_put(r->ids, t->unk, err);
     }
-    tok_cache_put(r, s, n, hash, first);
+    sd_tok_cache_put(r, s, n, hash, first);
     return SD_OK;
 }

@@ -11,7 +11,7 @@ void sd_ids_free(sd_ids *ids) {
     memset(ids, 0, sizeof *ids);
 }
 
-sd_status tok_ids_put(sd_ids *ids, int32_t id, sd_err *err) {
+sd_status sd_tok_ids_put(sd_ids *ids, int32_t id, sd_err *err) {
     if (ids->n >= ids->cap)
         SD_TRY(sd_grow((void **)&ids->v, &ids->cap, ids->n + 1, sizeof *ids->v, err));
     ids->v[ids->n++] = id;
@@ -20,7 +20,7 @@ sd_status tok_ids_put(sd_ids *ids, int32_t id, sd_err *err) {
 
 /* ---- life
  * ------------------------------------------------------------------------------------------ */
-sd_tokenizer *tok_new(sd_err *err) {
+sd_tokenizer *sd_tok_new(sd_err *err) {
     sd_tokenizer *t = sd_alloc(1, sizeof *t, err);
     if (!t)
         return NULL;
@@ -35,23 +35,23 @@ sd_tokenizer *tok_new(sd_err *err) {
 }
 
 static void destroy(sd_tokenizer *t) {
-    tok_vocab_free(&t->vocab);
+    sd_tok_vocab_free(&t->vocab);
     sd_free(t->merges.slot);
     sd_free(t->prefix);
     sd_free(t->suffix);
     for (size_t i = 0; i < t->n_norm; i++) {
-        tok_pattern_free(&t->norm[i].pat);
+        sd_tok_pattern_free(&t->norm[i].pat);
         sd_free(t->norm[i].content);
     }
     sd_free(t->norm);
     for (size_t i = 0; i < t->n_pre; i++) {
-        tok_pattern_free(&t->pre[i].pat);
+        sd_tok_pattern_free(&t->pre[i].pat);
         sd_free(t->pre[i].rep);
     }
     sd_free(t->pre);
     sd_free(t->cut);
     for (size_t i = 0; i < t->n_dec; i++) {
-        tok_pattern_free(&t->dec[i].pat);
+        sd_tok_pattern_free(&t->dec[i].pat);
         sd_free(t->dec[i].s);
     }
     sd_free(t->dec);
@@ -61,7 +61,7 @@ static void destroy(sd_tokenizer *t) {
     sd_free(t->added_of);
     sd_free(t->head);
     sd_free(t->tail);
-    tok_scratch_free(t->scratch);
+    sd_tok_scratch_free(t->scratch);
     pthread_mutex_destroy(&t->lock);
     sd_free(t);
 }
@@ -167,20 +167,20 @@ static bool cut_next(const sd_tokenizer *t, cut *c, size_t *a, size_t *b, int32_
         if (c->as_text && d->special)
             continue;
         if (d->single_word) {
-            if (ms > 0 && (char_before(c->s, ms, &cp), tok_is_word(cp)))
+            if (ms > 0 && (char_before(c->s, ms, &cp), sd_tok_is_word(cp)))
                 continue;
-            if (me < c->n && (sd_utf8_next(c->s + me, c->n - me, &cp), tok_is_word(cp)))
+            if (me < c->n && (sd_utf8_next(c->s + me, c->n - me, &cp), sd_tok_is_word(cp)))
                 continue;
         }
         while (d->lstrip && ms > c->at) {
             size_t p = char_before(c->s, ms, &cp);
-            if (!tok_is_space(cp))
+            if (!sd_tok_is_space(cp))
                 break;
             ms = p;
         }
         while (d->rstrip && me < c->n) {
             size_t len = sd_utf8_next(c->s + me, c->n - me, &cp);
-            if (len == 0 || !tok_is_space(cp))
+            if (len == 0 || !sd_tok_is_space(cp))
                 break;
             me += len;
         }
@@ -214,11 +214,11 @@ static sd_status encode_text(tok_run *r, const char *s, size_t n, bool as_text, 
                              bool after_raw, sd_err *err) {
     const sd_tokenizer *t = r->t;
     if (t->n_norm == 0 && t->norm_trie.n == 0)
-        return tok_pre_run(r, 0, s, n, first, err);
+        return sd_tok_pre_run(r, 0, s, n, first, err);
     sd_buf b = {0};
     sd_status st = SD_OK;
     if (t->n_norm > 0) {
-        SD_GO(st, done, tok_normalize(t, r->s, s, n, after_raw, &b, err));
+        SD_GO(st, done, sd_tok_normalize(t, r->s, s, n, after_raw, &b, err));
         s = b.p ? b.p : "";
         n = b.n;
     }
@@ -227,9 +227,9 @@ static sd_status encode_text(tok_run *r, const char *s, size_t n, bool as_text, 
     int32_t token;
     while (cut_next(t, &c, &from, &to, &token)) {
         if (token >= 0)
-            SD_GO(st, done, tok_ids_put(r->ids, t->added[token].id, err));
+            SD_GO(st, done, sd_tok_ids_put(r->ids, t->added[token].id, err));
         else
-            SD_GO(st, done, tok_pre_run(r, 0, s + from, to - from, first && from == 0, err));
+            SD_GO(st, done, sd_tok_pre_run(r, 0, s + from, to - from, first && from == 0, err));
     }
 done:
     sd_buf_free(&b);
@@ -244,7 +244,7 @@ static sd_status encode_valid(tok_run *r, const char *s, size_t n, bool as_text,
     int32_t token;
     while (cut_next(t, &c, &from, &to, &token)) {
         if (token >= 0)
-            SD_TRY(tok_ids_put(r->ids, t->added[token].id, err));
+            SD_TRY(sd_tok_ids_put(r->ids, t->added[token].id, err));
         else
             SD_TRY(encode_text(r, s + from, to - from, as_text, first && from == 0,
                                after_raw && from == 0, err));
@@ -272,7 +272,7 @@ static size_t valid_run(const char *s, size_t n) {
 static sd_status encode_raw(tok_run *r, const char *s, size_t n, sd_err *err) {
     const sd_tokenizer *t = r->t;
     if (t->byte_level)
-        return tok_bpe(r, s, n, true, err);
+        return sd_tok_bpe(r, s, n, true, err);
     for (size_t i = 0; i < n; i++) { /* byte fallback */
         int32_t id = t->byte_id[(unsigned char)s[i]];
         if (id < 0) {
@@ -280,7 +280,7 @@ static sd_status encode_raw(tok_run *r, const char *s, size_t n, sd_err *err) {
             id = t->unk;
         }
         if (id >= 0)
-            SD_TRY(tok_ids_put(r->ids, id, err));
+            SD_TRY(sd_tok_ids_put(r->ids, id, err));
     }
     return SD_OK;
 }
@@ -333,10 +333,10 @@ sd_status sd_tokenizer_encode(const sd_tokenizer *t, const char *text, size_t n,
     bool locked = pthread_mutex_trylock(&own->lock) == 0;
     if (locked) {
         if (!own->scratch)
-            own->scratch = tok_scratch_new(err);
+            own->scratch = sd_tok_scratch_new(err);
         r.s = own->scratch;
     } else { /* another thread is encoding */
-        r.s = tok_scratch_new(err);
+        r.s = sd_tok_scratch_new(err);
     }
     if (!r.s) {
         st = SD_ENOMEM;
@@ -344,18 +344,18 @@ sd_status sd_tokenizer_encode(const sd_tokenizer *t, const char *text, size_t n,
     }
     if (flags & SD_TOK_ADD_SPECIAL)
         for (size_t i = 0; i < t->n_head; i++)
-            SD_GO(st, done, tok_ids_put(ids, t->head[i], err));
+            SD_GO(st, done, sd_tok_ids_put(ids, t->head[i], err));
     SD_GO(st, done, sd_check_cancel(err));
     if (n)
         SD_GO(st, done, encode_bytes(&r, text, n, (flags & SD_TOK_SPECIAL_AS_TEXT) != 0, err));
     if (flags & SD_TOK_ADD_SPECIAL)
         for (size_t i = 0; i < t->n_tail; i++)
-            SD_GO(st, done, tok_ids_put(ids, t->tail[i], err));
+            SD_GO(st, done, sd_tok_ids_put(ids, t->tail[i], err));
 done:
     if (locked)
         pthread_mutex_unlock(&own->lock);
     else
-        tok_scratch_free(r.s);
+        sd_tok_scratch_free(r.s);
     if (st != SD_OK)
         ids->n = before;
     if (lost)
@@ -367,7 +367,7 @@ done:
 
 sd_status sd_tokenizer_decode(const sd_tokenizer *t, const int32_t *ids, size_t n,
                               bool skip_special, sd_buf *out, sd_err *err) {
-    return tok_decode(t, ids, n, skip_special, out, err);
+    return sd_tok_decode(t, ids, n, skip_special, out, err);
 }
 
 /* ---- finishing a loaded tokenizer ---------------------------------------------------------------
@@ -377,7 +377,7 @@ sd_status sd_tokenizer_decode(const sd_tokenizer *t, const int32_t *ids, size_t 
 static sd_status find_cut(sd_tokenizer *t, sd_err *err) {
     static const char meta[] = "\xe2\x96\x81";
     if (t->model != TOK_BPE || t->byte_level || t->prefix || t->suffix || t->ignore_merges ||
-        tok_vocab_find(&t->vocab, meta, 3) < 0)
+        sd_tok_vocab_find(&t->vocab, meta, 3) < 0)
         return SD_OK;
     for (size_t i = 0; i <= t->merges.mask; i++) {
         const tok_merge *m = &t->merges.slot[i];
@@ -408,7 +408,7 @@ static void default_roles(sd_tokenizer *t) {
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         if (t->role[row[i].role] >= 0)
             continue;
-        int32_t id = tok_vocab_find(&t->vocab, row[i].spelling, strlen(row[i].spelling));
+        int32_t id = sd_tok_vocab_find(&t->vocab, row[i].spelling, strlen(row[i].spelling));
         if (id >= 0 && t->added_of[id] >= 0 && t->added[t->added_of[id]].special)
             t->role[row[i].role] = id;
     }
@@ -416,7 +416,7 @@ static void default_roles(sd_tokenizer *t) {
         t->role[2] = t->unk;
 }
 
-sd_status tok_finish(sd_tokenizer *t, sd_err *err) {
+sd_status sd_tok_finish(sd_tokenizer *t, sd_err *err) {
     t->added_of = sd_alloc_raw((size_t)t->vocab.size, sizeof *t->added_of, err);
     if (!t->added_of)
         return SD_ENOMEM;
@@ -427,14 +427,14 @@ sd_status tok_finish(sd_tokenizer *t, sd_err *err) {
     for (int b = 0; b < 256; b++) {
         char s[8];
         if (t->byte_level) {
-            size_t n = sd_utf8_put(tok_byte_char((unsigned char)b), s);
-            t->byte_id[b] = tok_vocab_find(&t->vocab, s, n);
+            size_t n = sd_utf8_put(sd_tok_byte_char((unsigned char)b), s);
+            t->byte_id[b] = sd_tok_vocab_find(&t->vocab, s, n);
         } else if (t->byte_fallback) {
             static const char digit[] = "0123456789ABCDEF";
             memcpy(s, "<0x00>", 6);
             s[3] = digit[b >> 4];
             s[4] = digit[b & 15];
-            t->byte_id[b] = tok_vocab_find(&t->vocab, s, 6);
+            t->byte_id[b] = sd_tok_vocab_find(&t->vocab, s, 6);
         }
     }
     if (t->byte_level && t->model != TOK_BPE)
@@ -454,7 +454,7 @@ sd_status tok_finish(sd_tokenizer *t, sd_err *err) {
         SD_TRY(find_cut(t, err));
     sd_buf b = {0};
     sd_status st = SD_OK;
-    tok_scratch *s = tok_scratch_new(err);
+    tok_scratch *s = sd_tok_scratch_new(err);
     if (!s)
         return SD_ENOMEM;
     for (size_t i = 0; i < t->n_added; i++) {
@@ -470,7 +470,7 @@ sd_status tok_finish(sd_tokenizer *t, sd_err *err) {
         }
         if (a->normalized && t->n_norm) {
             sd_buf_clear(&b);
-            SD_GO(st, done, tok_normalize(t, s, a->text.s, a->text.n, false, &b, err));
+            SD_GO(st, done, sd_tok_normalize(t, s, a->text.s, a->text.n, false, &b, err));
             if (b.n == 0)
                 continue;
             char *c = sd_arena_strndup(t->vocab.arena, b.p, b.n, err);
@@ -490,7 +490,7 @@ sd_status tok_finish(sd_tokenizer *t, sd_err *err) {
                                         : "BPE";
 done:
     sd_buf_free(&b);
-    tok_scratch_free(s);
+    sd_tok_scratch_free(s);
     return st;
 }
 
@@ -512,24 +512,24 @@ static sd_status conclude(sd_tokenizer *t, sd_status st, const char *what, sd_to
 
 sd_status sd_tokenizer_from_json(const json_t *j, const char *what, sd_tokenizer **out,
                                  sd_err *err) {
-    sd_tokenizer *t = tok_new(err);
-    return t ? conclude(t, tok_load_json(t, j, err), what, out, err) : SD_ENOMEM;
+    sd_tokenizer *t = sd_tok_new(err);
+    return t ? conclude(t, sd_tok_load_json(t, j, err), what, out, err) : SD_ENOMEM;
 }
 
 sd_status sd_tokenizer_from_gguf(const json_t *meta, const char *what, sd_tokenizer **out,
                                  sd_err *err) {
-    sd_tokenizer *t = tok_new(err);
-    return t ? conclude(t, tok_load_gguf(t, meta, err), what, out, err) : SD_ENOMEM;
+    sd_tokenizer *t = sd_tok_new(err);
+    return t ? conclude(t, sd_tok_load_gguf(t, meta, err), what, out, err) : SD_ENOMEM;
 }
 
 sd_status sd_tokenizer_from_files(const json_t *vocab, const char *text, size_t n,
                                   const json_t *config, const json_t *added, const char *what,
                                   sd_tokenizer **out, sd_err *err) {
-    sd_tokenizer *t = tok_new(err);
+    sd_tokenizer *t = sd_tok_new(err);
     if (!t)
         return SD_ENOMEM;
-    sd_status st = vocab ? tok_load_bpe_files(t, vocab, text, n, config, added, err)
-                         : tok_load_vocab_txt(t, text, n, config, err);
+    sd_status st = vocab ? sd_tok_load_bpe_files(t, vocab, text, n, config, added, err)
+                         : sd_tok_load_vocab_txt(t, text, n, config, err);
     return conclude(t, st, what, out, err);
 }
 
@@ -645,9 +645,9 @@ sd_status sd_tokenizer_open(const char *path, const sd_run *run, sd_tokenizer **
         if (json_object_get(j, "model") && json_is_object(json_object_get(j, "model"))) {
             SD_GO(st, done, sd_tokenizer_from_json(j, file, out, err));
             if (special)
-                tok_roles_json(*out, special);
+                sd_tok_roles_json(*out, special);
             if (config)
-                tok_roles_json(*out, config);
+                sd_tok_roles_json(*out, config);
             goto done;
         }
         SD_GO(st, done, optional_json(path, dir, "added_tokens.json", &added, err));
@@ -660,7 +660,7 @@ sd_status sd_tokenizer_open(const char *path, const sd_run *run, sd_tokenizer **
         st = sd_tokenizer_from_files(j, text.p ? text.p : "", text.n, config ? config : special,
                                      added, file, out, err);
         if (st == SD_OK && special)
-            tok_roles_json(*out, special);
+            sd_tok_roles_json(*out, special);
         goto done;
     }
     if (!ends(base, ".txt")) {
@@ -703,7 +703,7 @@ const char *sd_tokenizer_token(const sd_tokenizer *t, int32_t id, size_t *n) {
 }
 
 int32_t sd_tokenizer_find(const sd_tokenizer *t, const char *token) {
-    return tok_vocab_find(&t->vocab, token, strlen(token));
+    return sd_tok_vocab_find(&t->vocab, token, strlen(token));
 }
 
 int32_t sd_tokenizer_special(const sd_tokenizer *t, const char *role) {

@@ -147,8 +147,10 @@ static void from_table(lua_State *L, int i, sd_dtype dt) {
     int nd = 0, top = lua_gettop(L);
     lua_pushvalue(L, i);
     while (lua_istable(L, -1)) {
-        if (nd == SD_MAX_DIMS)
+        if (nd >= SD_MAX_DIMS) {
             sd_lua_fail(L, SD_EINVAL, "more than %d dimensions", SD_MAX_DIMS);
+            break; /* not reached */
+        }
         shape[nd++] = (int64_t)lua_rawlen(L, -1);
         luaL_checkstack(L, 4, NULL);
         if (!shape[nd - 1])
@@ -353,7 +355,7 @@ static int t_index(lua_State *L) {
             char low[16];
             const char *nm = sd_dtype_get(t->dtype)->name;
             size_t i = 0;
-            for (; nm[i] && i < sizeof low - 1; i++)
+            for (; i < sizeof low - 1 && nm[i]; i++)
                 low[i] = (char)tolower((unsigned char)nm[i]);
             low[i] = 0;
             lua_pushstring(L, low);

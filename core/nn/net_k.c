@@ -31,7 +31,6 @@ typedef struct pass {
     real *logits_out;
     /* backward */
     real *dx, *g1, *g2, *dacc;
-    void *pieces;
 } pass;
 
 static const real *par(const pass *p, int layer, sd_role r) {
@@ -568,12 +567,16 @@ static void add_weight(piece_list *t, size_t rows, const real *a, size_t lda, si
 
 static void run_piece(void *ctx, size_t i, int worker) {
     (void)worker;
-    const pass *p = ctx;
-    const piece *x = &((const piece_list *)p->pieces)->v[i];
+    const piece *x = &((const piece_list *)ctx)->v[i];
     if (x->a)
         r_gemm(true, false, x->m, x->n, x->rows, 1, x->a, x->lda, x->b, x->ldb, 1, x->c, x->ldc);
     else
         SD_R(sd_k_colsum)(x->rows, x->n, x->ldb, x->b, x->c);
+}
+
+static sd_status run_pieces(const pass *p, piece_list *t, sd_err *err) {
+    sd_pool_run(p->ws->pool, t->n, run_piece, t);
+    return sd_check_cancel(err);
 }
 
 /* Norm gradients of a block go to its own row of ws->npart: [norm][g, b][D]. */
@@ -755,8 +758,7 @@ static sd_status layer_backward(pass *p, int l, real *buf[3], sd_err *err) {
         sum_sequences(p, ws->dfl, h * (size_t)p->lc->f_rank, grad_of(p, l, SD_ROLE_FL));
     piece_list t;
     layer_pieces(p, &t);
-    p->pieces = &t;
-    SD_TRY(run(p, t.n, run_piece, err));
+    SD_TRY(run_pieces(p, &t, err));
     real *next = buf[2];
     buf[2] = buf[0];
     buf[0] = next;
@@ -827,8 +829,7 @@ static sd_status flush_norm(pass *p, sd_role g, sd_role b, sd_err *err) {
     piece_list t;
     t.n = 0;
     add_norm_pieces(p, &t, 0, -1, g, b);
-    p->pieces = &t;
-    return run(p, t.n, run_piece, err);
+    return run_pieces(p, &t, err);
 }
 
 static sd_status backward(pass *p, const real *h0, sd_err *err) {
@@ -850,8 +851,7 @@ static sd_status backward(pass *p, const real *h0, sd_err *err) {
                               .n = d,
                               .c = grad_of(p, -1, SD_ROLE_MLM_B),
                               .rows = p->scored});
-        p->pieces = &t;
-        SD_TRY(run(p, t.n, run_piece, err));
+        SD_TRY(run_pieces(p, &t, err));
         dh = ws->da;
     }
     if (p->scored < p->n) {

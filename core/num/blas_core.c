@@ -13,7 +13,7 @@ extern char *openblas_get_corename(void) __attribute__((weak));
 extern void gotoblas_dynamic_init(void) __attribute__((weak));
 extern void gotoblas_dynamic_quit(void) __attribute__((weak));
 
-int sd_blas_core_linked = 1;
+const int sd_blas_core_linked = 1;
 
 __attribute__((constructor)) static void pick(void) {
 #if defined(__x86_64__) && defined(__GNUC__)

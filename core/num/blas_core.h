@@ -3,6 +3,6 @@
 #ifndef SD_NUM_BLAS_CORE_H
 #define SD_NUM_BLAS_CORE_H
 
-extern int sd_blas_core_linked; /* 1 */
+extern const int sd_blas_core_linked; /* 1 */
 
 #endif

@@ -55,7 +55,8 @@ static const struct {
     {"_bias", " — with the biases in"},
 };
 
-sd_status sdi_add_num(sd_table *t, const char *name, const char *suffix, bool wide, sd_err *err) {
+sd_status sd_spectral_add_num(sd_table *t, const char *name, const char *suffix, bool wide,
+                              sd_err *err) {
     char full[64], text[200];
     const char *doc = "", *tail = "";
     for (size_t i = 0; i < sizeof docs / sizeof *docs; i++)
@@ -87,14 +88,14 @@ bool sd_column_doc(const char *name, sd_buf *out) {
     return false;
 }
 
-void sdi_set(sd_table *t, int row, const char *name, const char *suffix, double v) {
+void sd_spectral_set(sd_table *t, int row, const char *name, const char *suffix, double v) {
     char full[64];
     snprintf(full, sizeof full, "%s%s", name, suffix ? suffix : "");
     if (sd_table_find_col(t, full) >= 0)
         sd_table_set_num(t, row, full, v);
 }
 
-bool sdi_get(const sd_table *t, int row, const char *name, double *v) {
+bool sd_spectral_get(const sd_table *t, int row, const char *name, double *v) {
     int col = sd_table_find_col(t, name);
     if (col < 0 || !sd_table_has(t, row, col))
         return false;
@@ -102,7 +103,7 @@ bool sdi_get(const sd_table *t, int row, const char *name, double *v) {
     return true;
 }
 
-sd_status sdi_layers(const char *text, int n_layer, bool **mask, sd_err *err) {
+sd_status sd_spectral_layers(const char *text, int n_layer, bool **mask, sd_err *err) {
     *mask = sd_alloc((size_t)n_layer + 1, sizeof **mask, err);
     if (!*mask)
         return SD_ENOMEM;
@@ -208,7 +209,7 @@ sd_status sd_rank_summary(const sd_table *src, double tau, sd_table **out, sd_er
                     buf[n++] = sd_table_num(src, r, from);
             if (!n)
                 continue;
-            double med = sdi_median(buf, n);
+            double med = sd_spectral_median(buf, n);
             sd_table_set_num(t, row, name, med);
             if (!strcmp(name, "pr")) {
                 sd_table_set_num(t, row, "pr_min", buf[0]);

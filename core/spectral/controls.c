@@ -28,8 +28,8 @@ static double pr_of_gram(size_t d, const double *g, double *h, double *h2) {
     return t4 > 0 ? t2 * t2 / t4 : 0;
 }
 
-sd_status sdi_null_draw(const null_input *in, size_t d, bool eigen, sd_rng *rng, double out[5],
-                        sd_err *err) {
+sd_status sd_spectral_null_draw(const null_input *in, size_t d, bool eigen, sd_rng *rng,
+                                double out[5], sd_err *err) {
     sd_status st = SD_OK;
     size_t w = 2 * d, dm = in->d_model, rows = in->gram ? dm : in->n;
     double *wt = sd_alloc_raw(dm * w + 1, sizeof *wt, err);
@@ -96,8 +96,8 @@ out:
     return st;
 }
 
-double sdi_potential_norm(size_t n, size_t d, const double *q, const double *k, double *mean_q,
-                          double *mean_k) {
+double sd_spectral_potential_norm(size_t n, size_t d, const double *q, const double *k,
+                                  double *mean_q, double *mean_k) {
     memset(mean_q, 0, d * sizeof *mean_q);
     memset(mean_k, 0, d * sizeof *mean_k);
     for (size_t i = 0; i < n; i++)
@@ -119,8 +119,8 @@ double sdi_potential_norm(size_t n, size_t d, const double *q, const double *k, 
 
 enum { SCORE_ROWS = 64 };
 
-sd_status sdi_score_stats(size_t n, size_t d, const double *q, const double *k, bool skew,
-                          const double *diag, bool causal, score_stats *out, sd_err *err) {
+sd_status sd_spectral_score_stats(size_t n, size_t d, const double *q, const double *k, bool skew,
+                                  const double *diag, bool causal, score_stats *out, sd_err *err) {
     double *s = sd_alloc_raw(SCORE_ROWS * n + 1, sizeof *s, err);
     if (!s)
         return SD_ENOMEM;

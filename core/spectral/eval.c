@@ -375,8 +375,8 @@ static double percentile(const double *sorted, size_t n, double p) {
     return i + 1 < n ? sorted[i] + f * (sorted[i + 1] - sorted[i]) : sorted[i];
 }
 
-sd_status sdi_bootstrap(size_t n, const double *delta, const double *count, uint64_t seed,
-                        double *lo, double *hi, sd_err *err) {
+sd_status sd_spectral_bootstrap(size_t n, const double *delta, const double *count, uint64_t seed,
+                                double *lo, double *hi, sd_err *err) {
     double *draw = sd_alloc(BOOTSTRAP, sizeof *draw, err);
     if (!draw)
         return SD_ENOMEM;
@@ -470,7 +470,7 @@ sd_status sd_eval_compare(sd_model *a, sd_model *b, const int32_t *ids, size_t n
     sd_table_set_int(t, row, "tokens", (int64_t)wa.scored);
     sd_table_set_int(t, row, "windows", (int64_t)wa.n);
     if (wa.n > 1) {
-        SD_GO(st, out, sdi_bootstrap(wa.n, delta, wa.count, seed, &lo, &hi, err));
+        SD_GO(st, out, sd_spectral_bootstrap(wa.n, delta, wa.count, seed, &lo, &hi, err));
         sd_table_set_num(t, row, "delta_lo", lo);
         sd_table_set_num(t, row, "delta_hi", hi);
     } else {

@@ -35,9 +35,9 @@ static sd_status null_draw(void *ctx, size_t i, int worker, sd_err *err) {
         return SD_ENOMEM;
     sd_rng g;
     sd_rng_stream(&g, j->seed, ((uint64_t)j->rows << 20) ^ j->d, i);
-    sdi_reduced_gauss(j->rows, j->d, &g, &r);
+    sd_spectral_reduced_gauss(j->rows, j->d, &g, &r);
     sd_spectrum s;
-    sd_status st = sdi_spectrum_reduced(&r, j->rot, SD_SPEC_R | SD_SPEC_LAMBDA, &s, err);
+    sd_status st = sd_spectral_spectrum_reduced(&r, j->rot, SD_SPEC_R | SD_SPEC_LAMBDA, &s, err);
     sd_free(r.r);
     if (st != SD_OK)
         return st;
@@ -66,7 +66,7 @@ static sd_status null_of(size_t rows, size_t d, const rotation *rot, int draws, 
                      &out->n90, &out->dir_frac, &out->max_re};
     for (int i = 0; st == SD_OK && i < draws; i++) // in order: the sum does not depend on threads
         for (int k = 0; k < 6; k++)
-            sdi_moments_add(m[k], j.draw[i][k]);
+            sd_spectral_moments_add(m[k], j.draw[i][k]);
     sd_free(j.draw);
     return st;
 }
@@ -177,15 +177,15 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
     sd_spectrum with = {0};
     unsigned what = j->sd ? SD_SPEC_R : SD_SPEC_ALL;
     const rotation *rot = j->rot && j->rot->cs ? j->rot : NULL;
-    sd_status st = sdi_reduce_u(rows + (j->bias_in && biased), d, u, &red, err);
+    sd_status st = sd_spectral_reduce_u(rows + (j->bias_in && biased), d, u, &red, err);
     if (st == SD_OK) {
-        st = sdi_spectrum_reduced(&red, rot, what, &o->s, err);
+        st = sd_spectral_spectrum_reduced(&red, rot, what, &o->s, err);
         sd_free(red.r);
     }
     if (st == SD_OK && biased && !j->bias_in) {
-        st = sdi_reduce_u(rows + 1, d, u, &red, err);
+        st = sd_spectral_reduce_u(rows + 1, d, u, &red, err);
         if (st == SD_OK) {
-            st = sdi_spectrum_reduced(&red, rot, SD_SPEC_R, &with, err);
+            st = sd_spectral_spectrum_reduced(&red, rot, SD_SPEC_R, &with, err);
             sd_free(red.r);
         }
         if (st == SD_OK) {
@@ -218,15 +218,15 @@ static void set_ranks(sd_table *t, int row, const char *prefix, const sd_ranks *
     for (int i = 0; i < 7; i++) {
         char name[24];
         snprintf(name, sizeof name, "%s%s", prefix, rank_names[i]);
-        sdi_set(t, row, name, NULL, v[i]);
+        sd_spectral_set(t, row, name, NULL, v[i]);
     }
 }
 
 static void set_null(sd_table *t, int row, const char *name, const moments *m) {
     if (m->n < 1)
         return;
-    sdi_set(t, row, name, "_null", m->mean);
-    sdi_set(t, row, name, "_null_sd", sdi_moments_sd(m));
+    sd_spectral_set(t, row, name, "_null", m->mean);
+    sd_spectral_set(t, row, name, "_null_sd", sd_spectral_moments_sd(m));
 }
 
 static sd_status put_row(sd_table *t, const layer_job *j, int h, const null_stats *nul,
@@ -242,21 +242,21 @@ static sd_status put_row(sd_table *t, const layer_job *j, int h, const null_stat
     if (!o->ok)
         return SD_OK;
     sd_spectrum *s = &o->s;
-    sdi_set(t, row, "fro2", NULL, j->sd ? s->fro2 * s->routing : s->fro2);
+    sd_spectral_set(t, row, "fro2", NULL, j->sd ? s->fro2 * s->routing : s->fro2);
     set_ranks(t, row, "", &s->rank);
     for (size_t p = 0; p < 4 && p < s->n_planes; p++) {
         char name[8];
         snprintf(name, sizeof name, "sigma%zu", p + 1);
-        sdi_set(t, row, name, NULL, s->sigma[p]);
+        sd_spectral_set(t, row, name, NULL, s->sigma[p]);
     }
     SD_TRY(sd_table_set_vec(t, row, "planes", s->sigma, s->n_planes, err));
     if (!j->sd) {
         if (s->fro2 > 0) {
-            sdi_set(t, row, "routing", NULL, s->routing);
-            sdi_set(t, row, "filtering", NULL, s->filtering);
-            sdi_set(t, row, "dir_frac", NULL, s->dir_frac);
-            sdi_set(t, row, "max_re", NULL, s->max_re);
-            sdi_set(t, row, "henrici", NULL, s->henrici);
+            sd_spectral_set(t, row, "routing", NULL, s->routing);
+            sd_spectral_set(t, row, "filtering", NULL, s->filtering);
+            sd_spectral_set(t, row, "dir_frac", NULL, s->dir_frac);
+            sd_spectral_set(t, row, "max_re", NULL, s->max_re);
+            sd_spectral_set(t, row, "henrici", NULL, s->henrici);
         }
         set_ranks(t, row, "f_", &s->f_rank);
         SD_TRY(sd_table_set_vec(t, row, "f_lambda", s->f_lambda, s->n_f, err));
@@ -268,12 +268,12 @@ static sd_status put_row(sd_table *t, const layer_job *j, int h, const null_stat
         }
     }
     if (o->has_bias && sd_table_find_col(t, "pr_bias") >= 0) {
-        sdi_set(t, row, "pr", "_bias", o->pr_bias);
+        sd_spectral_set(t, row, "pr", "_bias", o->pr_bias);
         if (!j->sd)
-            sdi_set(t, row, "dir_frac", "_bias", o->dir_bias);
+            sd_spectral_set(t, row, "dir_frac", "_bias", o->dir_bias);
     }
     if (j->rot && j->rot->n)
-        sdi_set(t, row, "rope_imag", NULL, o->rope_imag);
+        sd_spectral_set(t, row, "rope_imag", NULL, o->rope_imag);
     if (nul) {
         set_null(t, row, "pr", &nul->pr);
         set_null(t, row, "entropy", &nul->entropy);
@@ -311,7 +311,8 @@ static sd_status make_table(bool nulls, bool grouped, bool bias_beside, bool rot
     *out = t;
     if (!t)
         return SD_ENOMEM;
-#define NUM(name_, suffix_, wide_) SD_GO(st, fail, sdi_add_num(t, name_, suffix_, wide_, err))
+#define NUM(name_, suffix_, wide_) \
+    SD_GO(st, fail, sd_spectral_add_num(t, name_, suffix_, wide_, err))
 #define NULLS(name_, wide_)               \
     do {                                  \
         if (nulls) {                      \
@@ -631,7 +632,7 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
                        "lag %" PRId64 ": %s has no rotary positions (lag must be 0)", o.lag,
                        sd_model_name(m));
     int blas = sd_blas_threads(1);
-    SD_GO(st, fail, sdi_layers(o.layers, c->n_layer, &mask, err));
+    SD_GO(st, fail, sd_spectral_layers(o.layers, c->n_layer, &mask, err));
     SD_GO(st, fail, any_bias(m, mask, o.fold_norm, &biased, err));
     bool only_sd = true;
     for (int l = 0; l < c->n_layer; l++) {

@@ -25,40 +25,43 @@ typedef struct rotation {
 } rotation;
 
 /* Checks both factors and reduces them; r->r is allocated (sd_free). */
-sd_status sdi_reduce(size_t n, size_t d, const double *q, const double *k, reduced *r, sd_err *err);
+sd_status sd_spectral_reduce(size_t n, size_t d, const double *q, const double *k, reduced *r,
+                             sd_err *err);
 /* The same from U = [Q K] (N×2d), checked by the decomposition. */
-sd_status sdi_reduce_u(size_t n, size_t d, const double *u, reduced *r, sd_err *err);
+sd_status sd_spectral_reduce_u(size_t n, size_t d, const double *u, reduced *r, sd_err *err);
 /* A spectrum from the reduced form. rot != NULL: the kernel at a RoPE lag, where sigma holds the
  * 2d singular values of S(Δ), f_lambda those of F(Δ) (METHOD §1). */
-sd_status sdi_spectrum_reduced(const reduced *r, const rotation *rot, unsigned what,
-                               sd_spectrum *out, sd_err *err);
+sd_status sd_spectral_spectrum_reduced(const reduced *r, const rotation *rot, unsigned what,
+                                       sd_spectrum *out, sd_err *err);
 /* The reduced form of an N×2d standard Gaussian [Q K]: its triangular factor has independent
  * entries (Bartlett), so a draw costs O(d²) whatever N is. r->r holds (2d)² doubles. */
-void sdi_reduced_gauss(size_t n, size_t d, sd_rng *g, reduced *r);
+void sd_spectral_reduced_gauss(size_t n, size_t d, sd_rng *g, reduced *r);
 
 /* Streaming mean and standard deviation (n − 1); missing values are skipped. */
 typedef struct moments {
     double n, mean, m2;
 } moments;
-void sdi_moments_add(moments *m, double x);
-double sdi_moments_sd(const moments *m); /* 0 for n < 2 */
+void sd_spectral_moments_add(moments *m, double x);
+double sd_spectral_moments_sd(const moments *m); /* 0 for n < 2 */
 
 /* Median of n values (reordered): the mean of the middle two when n is even. */
-double sdi_median(double *x, size_t n);
+double sd_spectral_median(double *x, size_t n);
 
 /* 95% percentile interval of Σdelta/Σcount by 10,000 paired draws over n windows (METHOD §9). */
-sd_status sdi_bootstrap(size_t n, const double *delta, const double *count, uint64_t seed,
-                        double *lo, double *hi, sd_err *err);
+sd_status sd_spectral_bootstrap(size_t n, const double *delta, const double *count, uint64_t seed,
+                                double *lo, double *hi, sd_err *err);
 
 /* Parsed `layers` option: mask (L) owned by the caller. */
-sd_status sdi_layers(const char *SD_NULLABLE text, int n_layer, SD_OWN bool **mask, sd_err *err);
+sd_status sd_spectral_layers(const char *SD_NULLABLE text, int n_layer, SD_OWN bool **mask,
+                             sd_err *err);
 
 /* Columns: documentation in one place (columns.c). `suffix` NULL or "_null", "_null_sd", "_sd",
  * "_bias". */
-sd_status sdi_add_num(sd_table *t, const char *name, const char *SD_NULLABLE suffix, bool wide,
-                      sd_err *err);
-void sdi_set(sd_table *t, int row, const char *name, const char *SD_NULLABLE suffix, double v);
+sd_status sd_spectral_add_num(sd_table *t, const char *name, const char *SD_NULLABLE suffix,
+                              bool wide, sd_err *err);
+void sd_spectral_set(sd_table *t, int row, const char *name, const char *SD_NULLABLE suffix,
+                     double v);
 /* Cell as a double; false when the column or cell is missing. */
-bool sdi_get(const sd_table *t, int row, const char *name, double *v);
+bool sd_spectral_get(const sd_table *t, int row, const char *name, double *v);
 
 #endif

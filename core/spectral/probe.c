@@ -319,7 +319,8 @@ static sd_status head_values(capture_job *j, size_t h, double *q, double *k, dou
         a->planes[i] += s.sigma[i];
     score_stats sc;
     SD_GO(st, out,
-          sdi_score_stats(n, d, q, k, l->sd, l->sd && c->d ? diag : NULL, j->p->causal, &sc, err));
+          sd_spectral_score_stats(n, d, q, k, l->sd, l->sd && c->d ? diag : NULL, j->p->causal, &sc,
+                                  err));
     v[V_LOGIT_SD] = sc.logit_sd;
     v[V_KL] = sc.kl_uniform;
     v[V_EFF] = sc.eff_ctx;
@@ -344,7 +345,7 @@ static sd_status head_values(capture_job *j, size_t h, double *q, double *k, dou
         st = SD_ENOMEM;
         goto out;
     }
-    double ww = sdi_potential_norm(n, d, q, k, mean, mean + d);
+    double ww = sd_spectral_potential_norm(n, d, q, k, mean, mean + d);
     if (s.rank.pr > 0)
         v[V_PHI] = 2 * (double)n * ww / rr;
     for (size_t i = 0; i < n; i++)
@@ -367,7 +368,7 @@ static sd_status capture_item(void *ctx, size_t i, int worker, sd_err *err) {
         size_t draw = i - (size_t)l->n_head;
         sd_rng g;
         sd_rng_stream(&g, j->p->seed, ((uint64_t)j->c->layer << 32) | (uint64_t)j->p->seq, draw);
-        return sdi_null_draw(&j->null, l->d, !l->sd, &g, j->draw[draw], err);
+        return sd_spectral_null_draw(&j->null, l->d, !l->sd, &g, j->draw[draw], err);
     }
     head_acc *a = &l->head[i];
     if (a->status[0])
@@ -392,7 +393,7 @@ static sd_status capture_item(void *ctx, size_t i, int worker, sd_err *err) {
         return st;
     for (int c = 0; c < V_COUNT; c++)
         if (!isnan(v[c]))
-            sdi_moments_add(&a->v[c], v[c]);
+            sd_spectral_moments_add(&a->v[c], v[c]);
     a->n_seqs++;
     return SD_OK;
 }
@@ -461,7 +462,7 @@ static sd_status on_capture(void *ctx, const sd_capture *c, sd_err *err) {
     for (int i = 0; st == SD_OK && i < draws; i++) // in order: sums do not depend on threads
         for (int k = 0; k < 5; k++)
             if (!isnan(j.draw[i][k]))
-                sdi_moments_add(&l->null[k], j.draw[i][k]);
+                sd_spectral_moments_add(&l->null[k], j.draw[i][k]);
     for (int i = 0; i < 3; i++)
         sd_free(mem[i]);
     sd_free(j.draw);
@@ -482,16 +483,16 @@ static sd_status columns(sd_table *t, const probe_state *p, bool grouped, bool s
     for (int c = 0; c < V_COUNT; c++) {
         if (((c == V_D_MEAN || c == V_D_SD) && !sd) || (c == V_PR_NOBIAS && !biased))
             continue;
-        SD_TRY(sdi_add_num(t, values[c].name, NULL, values[c].wide, err));
+        SD_TRY(sd_spectral_add_num(t, values[c].name, NULL, values[c].wide, err));
         if (p->n_seqs > 1)
-            SD_TRY(sdi_add_num(t, values[c].name, "_sd", c != V_PR, err));
+            SD_TRY(sd_spectral_add_num(t, values[c].name, "_sd", c != V_PR, err));
         if (p->draws && values[c].null >= 0) {
-            SD_TRY(sdi_add_num(t, values[c].name, "_null", values[c].wide, err));
-            SD_TRY(sdi_add_num(t, values[c].name, "_null_sd", true, err));
+            SD_TRY(sd_spectral_add_num(t, values[c].name, "_null", values[c].wide, err));
+            SD_TRY(sd_spectral_add_num(t, values[c].name, "_null_sd", true, err));
         }
     }
-    SD_TRY(sdi_add_num(t, "pr_pooled", NULL, true, err));
-    SD_TRY(sdi_add_num(t, "calib_rank", NULL, true, err));
+    SD_TRY(sd_spectral_add_num(t, "pr_pooled", NULL, true, err));
+    SD_TRY(sd_spectral_add_num(t, "calib_rank", NULL, true, err));
     SD_TRY(sd_table_add_column(t, "status", SD_COL_STR, "ok, or why the row has no values", true,
                                NULL, err));
     SD_TRY(sd_table_add_column(t, "planes", SD_COL_VEC,
@@ -522,8 +523,8 @@ static sd_status pooled(sd_table *t, int row, layer_acc *l, head_acc *a, sd_err 
     if (st == SD_OK) {
         sd_ranks_of(sigma, d, true, &r);
         if (r.pr > 0)
-            sdi_set(t, row, "pr_pooled", NULL, r.pr);
-        sdi_set(t, row, "calib_rank", NULL, (double)rank);
+            sd_spectral_set(t, row, "pr_pooled", NULL, r.pr);
+        sd_spectral_set(t, row, "calib_rank", NULL, (double)rank);
     }
     sd_free(sigma);
     return st;
@@ -544,15 +545,16 @@ static sd_status put_rows(sd_table *t, const probe_state *p, int layer, sd_err *
             continue;
         for (int c = 0; c < V_COUNT; c++) {
             if (a->v[c].n > 0) {
-                sdi_set(t, row, values[c].name, NULL, a->v[c].mean);
+                sd_spectral_set(t, row, values[c].name, NULL, a->v[c].mean);
                 if (a->v[c].n > 1)
-                    sdi_set(t, row, values[c].name, "_sd", sdi_moments_sd(&a->v[c]));
+                    sd_spectral_set(t, row, values[c].name, "_sd",
+                                    sd_spectral_moments_sd(&a->v[c]));
             }
             const moments *m = values[c].null >= 0 ? &l->null[values[c].null] : NULL;
             // An S–D head's budget against −D has no scale-free null.
             if (m && m->n > 0 && !(l->sd && c == V_DIR)) {
-                sdi_set(t, row, values[c].name, "_null", m->mean);
-                sdi_set(t, row, values[c].name, "_null_sd", sdi_moments_sd(m));
+                sd_spectral_set(t, row, values[c].name, "_null", m->mean);
+                sd_spectral_set(t, row, values[c].name, "_null_sd", sd_spectral_moments_sd(m));
             }
         }
         for (size_t i = 0; i < a->n_planes; i++)
@@ -684,7 +686,7 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
         return sd_fail(err, SD_EINVAL, "ctx %zu: a sequence needs at least 2 tokens", ctx);
     size_t fit = n / ctx, limit = o.max_seqs ? (size_t)o.max_seqs : 8;
     p.n_seqs = (int)(fit < limit ? fit : limit);
-    SD_GO(st, out, sdi_layers(o.layers, c->n_layer, &mask, err));
+    SD_GO(st, out, sd_spectral_layers(o.layers, c->n_layer, &mask, err));
     p.layer = sd_alloc((size_t)c->n_layer, sizeof *p.layer, err);
     if (!p.layer) {
         st = SD_ENOMEM;

@@ -14,20 +14,20 @@ typedef struct null_input {
 enum { NULL_PR, NULL_PR_CENTRED, NULL_DIR, NULL_PHI, NULL_MAX_RE };
 /* One draw of Gaussian W_Q, W_K (D×d) on the activations: values by the enum, NaN where there is
  * none (zero activations; max_re without `eigen`). METHOD §3, §5.3. */
-sd_status sdi_null_draw(const null_input *in, size_t d, bool eigen, sd_rng *rng, double out[5],
-                        sd_err *err);
+sd_status sd_spectral_null_draw(const null_input *in, size_t d, bool eigen, sd_rng *rng,
+                                double out[5], sd_err *err);
 
 /* ‖w‖² of the potential w = R1/N, R the routing of (Q, K); fills the means (d). METHOD §5.1. */
-double sdi_potential_norm(size_t n, size_t d, const double *q, const double *k, double *mean_q,
-                          double *mean_k);
+double sd_spectral_potential_norm(size_t n, size_t d, const double *q, const double *k,
+                                  double *mean_q, double *mean_k);
 
 typedef struct score_stats {
     double logit_sd, kl_uniform, eff_ctx;
 } score_stats;
 /* METHOD §5.4 over j ≤ i (causal) or all j. skew: scores are ½(QKᵀ − KQᵀ); diag (N) nullable: the
  * diagonal is overwritten by −diag. logit_sd is the population value. */
-sd_status sdi_score_stats(size_t n, size_t d, const double *q, const double *k, bool skew,
-                          const double *SD_NULLABLE diag, bool causal, score_stats *out,
-                          sd_err *err);
+sd_status sd_spectral_score_stats(size_t n, size_t d, const double *q, const double *k, bool skew,
+                                  const double *SD_NULLABLE diag, bool causal, score_stats *out,
+                                  sd_err *err);
 
 #endif

@@ -17,7 +17,7 @@ static sd_status check_finite(const char *what, size_t n, size_t d, const double
     return SD_OK;
 }
 
-sd_status sdi_reduce_u(size_t n, size_t d, const double *u, reduced *r, sd_err *err) {
+sd_status sd_spectral_reduce_u(size_t n, size_t d, const double *u, reduced *r, sd_err *err) {
     size_t w = 2 * d;
     r->d = d;
     r->rows = n < w ? n : w;
@@ -42,8 +42,8 @@ sd_status sdi_reduce_u(size_t n, size_t d, const double *u, reduced *r, sd_err *
     return SD_OK;
 }
 
-sd_status sdi_reduce(size_t n, size_t d, const double *q, const double *k, reduced *r,
-                     sd_err *err) {
+sd_status sd_spectral_reduce(size_t n, size_t d, const double *q, const double *k, reduced *r,
+                             sd_err *err) {
     size_t w = 2 * d, cells;
     r->r = NULL;
     SD_TRY(check_finite("Q", n, d, q, err));
@@ -57,7 +57,7 @@ sd_status sdi_reduce(size_t n, size_t d, const double *q, const double *k, reduc
         memcpy(u + i * w, q + i * d, d * sizeof *u);
         memcpy(u + i * w + d, k + i * d, d * sizeof *u);
     }
-    sd_status st = sdi_reduce_u(n, d, u, r, err);
+    sd_status st = sd_spectral_reduce_u(n, d, u, r, err);
     sd_free(u);
     return st;
 }
@@ -72,7 +72,7 @@ static double chi(sd_rng *g, size_t k) {
     return sqrt(s);
 }
 
-void sdi_reduced_gauss(size_t n, size_t d, sd_rng *g, reduced *r) {
+void sd_spectral_reduced_gauss(size_t n, size_t d, sd_rng *g, reduced *r) {
     size_t w = 2 * d;
     r->d = d;
     r->rows = n < w ? n : w;
@@ -138,8 +138,8 @@ static sd_status eigenvalues(const double *r1, size_t ld1, const double *r2, siz
     return SD_OK;
 }
 
-sd_status sdi_spectrum_reduced(const reduced *r, const rotation *rot, unsigned what,
-                               sd_spectrum *out, sd_err *err) {
+sd_status sd_spectral_spectrum_reduced(const reduced *r, const rotation *rot, unsigned what,
+                                       sd_spectrum *out, sd_err *err) {
     sd_status st = SD_OK;
     size_t d = r->d, w = 2 * d, rows = r->rows;
     memset(out, 0, sizeof *out);
@@ -246,8 +246,8 @@ sd_status sd_spectrum_of(size_t n, size_t d, const double *q, const double *k, u
                          sd_spectrum *out, sd_err *err) {
     reduced r;
     memset(out, 0, sizeof *out);
-    SD_TRY(sdi_reduce(n, d, q, k, &r, err));
-    sd_status st = sdi_spectrum_reduced(&r, NULL, what, out, err);
+    SD_TRY(sd_spectral_reduce(n, d, q, k, &r, err));
+    sd_status st = sd_spectral_spectrum_reduced(&r, NULL, what, out, err);
     sd_free(r.r);
     return st;
 }
@@ -260,14 +260,14 @@ void sd_spectrum_free(sd_spectrum *s) {
     memset(s, 0, sizeof *s);
 }
 
-void sdi_moments_add(moments *m, double x) {
+void sd_spectral_moments_add(moments *m, double x) {
     m->n += 1;
     double delta = x - m->mean;
     m->mean += delta / m->n;
     m->m2 += delta * (x - m->mean);
 }
 
-double sdi_moments_sd(const moments *m) {
+double sd_spectral_moments_sd(const moments *m) {
     return m->n > 1 ? sqrt(m->m2 / (m->n - 1)) : 0;
 }
 
@@ -275,7 +275,7 @@ static int ascending(const void *a, const void *b) {
     return -descending(a, b);
 }
 
-double sdi_median(double *x, size_t n) {
+double sd_spectral_median(double *x, size_t n) {
     if (!n)
         return NAN;
     qsort(x, n, sizeof *x, ascending);

@@ -38,9 +38,9 @@ static sd_status one_draw(void *ctx, size_t i, int worker, sd_err *err) {
         return SD_ENOMEM;
     sd_rng g;
     sd_rng_stream(&g, 1, c->rows, i);
-    sdi_reduced_gauss(c->rows, D_HEAD, &g, &r);
+    sd_spectral_reduced_gauss(c->rows, D_HEAD, &g, &r);
     sd_spectrum s;
-    sd_status st = sdi_spectrum_reduced(&r, NULL, SD_SPEC_R | SD_SPEC_LAMBDA, &s, err);
+    sd_status st = sd_spectral_spectrum_reduced(&r, NULL, SD_SPEC_R | SD_SPEC_LAMBDA, &s, err);
     sd_free(r.r);
     if (st == SD_OK)
         sd_spectrum_free(&s);

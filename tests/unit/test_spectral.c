@@ -122,11 +122,11 @@ static void small_against_dense(void **state) {
         rel("henrici", s.henrici, want(e, "henrici"), strcmp(name, "one") ? tol : 1e-7);
         if (json_object_get(e, "phi")) {
             double mean[32];
-            double ww = sdi_potential_norm(n, d, q, k, mean, mean + d);
+            double ww = sd_spectral_potential_norm(n, d, q, k, mean, mean + d);
             rel("phi", 2 * (double)n * ww / (s.fro2 * s.routing), want(e, "phi"), 1e-11);
             for (int enc = 0; enc < 2; enc++) {
                 score_stats sc;
-                ok(sdi_score_stats(n, d, q, k, false, NULL, !enc, &sc, &err));
+                ok(sd_spectral_score_stats(n, d, q, k, false, NULL, !enc, &sc, &err));
                 rel("logit_sd", sc.logit_sd, want(e, enc ? "encoder_logit_sd" : "logit_sd"), 1e-11);
                 rel("kl_uniform", sc.kl_uniform, want(e, enc ? "encoder_kl_uniform" : "kl_uniform"),
                     1e-11);
@@ -269,9 +269,9 @@ static void gaussian_null(void **state) {
     for (int i = 0; i < DRAWS; i++) {
         sd_rng g;
         sd_rng_stream(&g, 11, 0, (uint64_t)i);
-        sdi_reduced_gauss(768, D, &g, &r);
+        sd_spectral_reduced_gauss(768, D, &g, &r);
         sd_spectrum s;
-        ok(sdi_spectrum_reduced(&r, NULL, SD_SPEC_R | SD_SPEC_LAMBDA, &s, &err));
+        ok(sd_spectral_spectrum_reduced(&r, NULL, SD_SPEC_R | SD_SPEC_LAMBDA, &s, &err));
         double im = 0, all = 0;
         for (int j = 0; j < D; j++) {
             im += fabs(s.lambda_im[j]);
@@ -280,7 +280,7 @@ static void gaussian_null(void **state) {
         const double v[7] = {s.rank.entropy, s.rank.energy, s.rank.pr, s.rank.stable,
                              s.rank.n90,     s.dir_frac,    im / all};
         for (int j = 0; j < 7; j++)
-            sdi_moments_add(&m[j], v[j]);
+            sd_spectral_moments_add(&m[j], v[j]);
         sd_spectrum_free(&s);
     }
     const double mean[7] = {122.5, 108.9, 96.1, 52.1, 96, .7066, .610};
@@ -289,8 +289,9 @@ static void gaussian_null(void **state) {
     for (int j = 0; j < 7; j++) {
         if (fabs(m[j].mean - mean[j]) > 3 * sd[j] / sqrt(DRAWS) + half[j])
             fail_msg("null %d: mean %g, expected %g", j, m[j].mean, mean[j]);
-        if (j != 4 && (sdi_moments_sd(&m[j]) > 2 * sd[j] || sdi_moments_sd(&m[j]) < 0.5 * sd[j]))
-            fail_msg("null %d: sd %g, expected %g", j, sdi_moments_sd(&m[j]), sd[j]);
+        if (j != 4 && (sd_spectral_moments_sd(&m[j]) > 2 * sd[j] ||
+                       sd_spectral_moments_sd(&m[j]) < 0.5 * sd[j]))
+            fail_msg("null %d: sd %g, expected %g", j, sd_spectral_moments_sd(&m[j]), sd[j]);
     }
     free(r.r);
 }
@@ -309,20 +310,21 @@ static void null_like_matrices(void **state) {
         sd_rng_fill_gauss(&g, q, N * D);
         sd_rng_fill_gauss(&g, k, N * D);
         ok(sd_spectrum_of(N, D, q, k, SD_SPEC_R, &s, &err));
-        sdi_moments_add(&a[0], s.rank.pr);
-        sdi_moments_add(&a[1], s.fro2);
+        sd_spectral_moments_add(&a[0], s.rank.pr);
+        sd_spectral_moments_add(&a[1], s.fro2);
         sd_spectrum_free(&s);
-        sdi_reduced_gauss(N, D, &g, &r);
-        ok(sdi_spectrum_reduced(&r, NULL, SD_SPEC_R, &s, &err));
-        sdi_moments_add(&b[0], s.rank.pr);
-        sdi_moments_add(&b[1], s.fro2);
+        sd_spectral_reduced_gauss(N, D, &g, &r);
+        ok(sd_spectral_spectrum_reduced(&r, NULL, SD_SPEC_R, &s, &err));
+        sd_spectral_moments_add(&b[0], s.rank.pr);
+        sd_spectral_moments_add(&b[1], s.fro2);
         sd_spectrum_free(&s);
     }
     for (int i = 0; i < 2; i++) {
-        double se = hypot(sdi_moments_sd(&a[i]), sdi_moments_sd(&b[i])) / sqrt(DRAWS);
+        double se =
+            hypot(sd_spectral_moments_sd(&a[i]), sd_spectral_moments_sd(&b[i])) / sqrt(DRAWS);
         if (fabs(a[i].mean - b[i].mean) > 4 * se)
             fail_msg("moment %d: %g against %g (se %g)", i, a[i].mean, b[i].mean, se);
-        rel("sd", sdi_moments_sd(&b[i]) / sdi_moments_sd(&a[i]), 1, 0.2);
+        rel("sd", sd_spectral_moments_sd(&b[i]) / sd_spectral_moments_sd(&a[i]), 1, 0.2);
     }
     free(r.r);
 }
@@ -345,9 +347,9 @@ static void null_draw_against_dense(void **state) {
     gin.gram = c;
     double a[5], b[5];
     sd_rng_seed(&g, 99);
-    ok(sdi_null_draw(&in, D, true, &g, a, &err));
+    ok(sd_spectral_null_draw(&in, D, true, &g, a, &err));
     sd_rng_seed(&g, 99);
-    ok(sdi_null_draw(&gin, D, true, &g, b, &err));
+    ok(sd_spectral_null_draw(&gin, D, true, &g, b, &err));
     for (int i = 0; i < 5; i++)
         rel("gram", a[i], b[i], 1e-9);
     sd_rng_seed(&g, 99);
@@ -363,7 +365,7 @@ static void null_draw_against_dense(void **state) {
     rel("pr", a[NULL_PR], s.rank.pr, 1e-9);
     rel("dir", a[NULL_DIR], s.dir_frac, 1e-9);
     rel("max_re", a[NULL_MAX_RE], s.max_re, 1e-9);
-    double ww = sdi_potential_norm(N, D, q, k, m, m + D);
+    double ww = sd_spectral_potential_norm(N, D, q, k, m, m + D);
     rel("phi", a[NULL_PHI], 2 * N * ww / (s.fro2 * s.routing), 1e-9);
     sd_spectrum_free(&s);
     for (int i = 0; i < N * D; i++) {
@@ -399,8 +401,8 @@ static void rope_lag(void **state) {
         rotation rot = {2, pa, pb, cs, sn};
         reduced r;
         sd_spectrum s;
-        ok(sdi_reduce(dm, d, q, k, &r, &err));
-        ok(sdi_spectrum_reduced(&r, &rot, SD_SPEC_ALL, &s, &err));
+        ok(sd_spectral_reduce(dm, d, q, k, &r, &err));
+        ok(sd_spectral_spectrum_reduced(&r, &rot, SD_SPEC_ALL, &s, &err));
         rel("fro2", s.fro2, want(e, "fro2"), 1e-12);
         rel("routing", s.routing, want(e, "routing"), 1e-12);
         rel("filtering", s.filtering, want(e, "filtering"), 1e-12);
@@ -584,8 +586,8 @@ static void n08_key_bias(void **state) {
         ok(sd_spectrum_of(N, D, a, b, SD_SPEC_R, &s, &err));
         pr[with][0] = s.rank.pr;
         sd_spectrum_free(&s);
-        ok(sdi_score_stats(N, D, a, b, false, NULL, true, &sc[with], &err));
-        sdi_potential_norm(N, D, a, b, mean, mean + D);
+        ok(sd_spectral_score_stats(N, D, a, b, false, NULL, true, &sc[with], &err));
+        sd_spectral_potential_norm(N, D, a, b, mean, mean + D);
         for (int i = 0; i < N * D; i++) {
             a[i] -= mean[i % D];
             b[i] -= mean[D + i % D];
@@ -632,14 +634,14 @@ static void symplectic_invariance(void **state) {
 static void median_and_moments(void **state) {
     (void)state;
     double x[] = {3, 1, 2}, y[] = {4, 1, 3, 2}, z[] = {7};
-    rel("odd", sdi_median(x, 3), 2, 0);
-    rel("even", sdi_median(y, 4), 2.5, 0);
-    rel("one", sdi_median(z, 1), 7, 0);
+    rel("odd", sd_spectral_median(x, 3), 2, 0);
+    rel("even", sd_spectral_median(y, 4), 2.5, 0);
+    rel("one", sd_spectral_median(z, 1), 7, 0);
     moments m = {0};
     for (int i = 0; i < 4; i++)
-        sdi_moments_add(&m, 1e9 + i);
+        sd_spectral_moments_add(&m, 1e9 + i);
     rel("mean", m.mean, 1e9 + 1.5, 1e-15);
-    rel("sd", sdi_moments_sd(&m), sqrt(5.0 / 3), 1e-9);
+    rel("sd", sd_spectral_moments_sd(&m), sqrt(5.0 / 3), 1e-9);
 }
 
 /* METHOD §9: the interval of the paired bootstrap, weighted by counts. */
@@ -653,8 +655,8 @@ static void bootstrap(void **state) {
         c[i] = 10;
         d[i] = 10 * (0.5 + 0.2 * sd_rng_gauss(&g));
     }
-    ok(sdi_bootstrap(N, d, c, 1, &lo, &hi, &err));
-    ok(sdi_bootstrap(N, d, c, 1, &lo2, &hi2, &err));
+    ok(sd_spectral_bootstrap(N, d, c, 1, &lo, &hi, &err));
+    ok(sd_spectral_bootstrap(N, d, c, 1, &lo2, &hi2, &err));
     assert_true(lo == lo2 && hi == hi2);
     rel("centre", (lo + hi) / 2, 0.5, 0.03);
     rel("width", (hi - lo) / (2 * 1.96 * 0.2 / sqrt(N)), 1, 0.15);

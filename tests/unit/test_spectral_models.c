@@ -52,14 +52,14 @@ static int teardown(void **state) {
 
 static double cell(const sd_table *t, int row, const char *name) {
     double v;
-    if (!sdi_get(t, row, name, &v))
+    if (!sd_spectral_get(t, row, name, &v))
         fail_msg("row %d has no %s", row, name);
     return v;
 }
 
 static bool has(const sd_table *t, int row, const char *name) {
     double v;
-    return sdi_get(t, row, name, &v);
+    return sd_spectral_get(t, row, name, &v);
 }
 
 static size_t ids_of(const char *model, int32_t *ids) {
@@ -149,7 +149,7 @@ static void tokens_against_numpy(void **state) {
             double x[4], want;
             for (int h = 0; h < 4; h++)
                 x[h] = cell(t, sd_table_find_row(t, l, h), "pr");
-            want = sdi_median(x, 4);
+            want = sd_spectral_median(x, 4);
             rel("median", cell(s, l, "pr"), want, 1e-15);
             assert_int_equal((int)cell(s, l, "minimal"), want <= 3);
         }
@@ -517,7 +517,7 @@ static void bad_weight_is_marked(void **state) {
     assert_int_equal(sd_table_rows(s), 1);
     rel("heads", cell(s, 0, "heads"), 3, 0);
     double x[3] = {cell(t, 0, "pr"), cell(t, 1, "pr"), cell(t, 3, "pr")};
-    rel("median without it", cell(s, 0, "pr"), sdi_median(x, 3), 1e-15);
+    rel("median without it", cell(s, 0, "pr"), sd_spectral_median(x, 3), 1e-15);
     sd_table_unref(s);
     sd_table_unref(t);
     int32_t ids[512];
