@@ -24,8 +24,8 @@ void sd_file_close(sd_file *SD_NULLABLE f);
 sd_status sd_read_file(const char *path, uint64_t max, sd_buf *out, sd_err *err);
 
 /* Atomic writing: a temporary file beside `path`, then fsync, rename, fsync of the folder. Nothing
- * at `path` changes before commit; abort (or commit's failure) removes the temporary. All errors
- * are SD_EWRITE; an error is sticky. */
+ * at `path` changes before commit; sd_writer_abort (or commit's failure) removes the temporary. All
+ * errors are SD_EWRITE; an error is sticky. */
 typedef struct sd_writer sd_writer;
 sd_status sd_writer_open(const char *path, SD_OWN sd_writer **out, sd_err *err);
 sd_status sd_writer_put(sd_writer *w, const void *p, size_t n, sd_err *err);

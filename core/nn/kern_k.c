@@ -324,6 +324,7 @@ double SD_R(sd_k_xent_teacher)(size_t v, real *logits, const float *teacher, int
         ts += e;
         cross += e * (double)logits[j];
     }
+    // cppcheck-suppress invalidFunctionArg ; v >= 1, so the largest logit adds exp(0)
     double lse = (double)m + log(s);
     *nll = lse - (double)logits[target];
     double loss = (1 - w) * *nll + w * (lse - cross / ts);
