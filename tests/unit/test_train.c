@@ -264,6 +264,59 @@ static void tied_embeddings(void **state) {
     sd_model_unref(back);
 }
 
+/* PyTorch's losses over the same 50 steps (tests/ref/train_curve.py). */
+static void reference_curve(void **state) {
+    (void)state;
+    enum { STEPS = 50, N = STEPS * 4 * 32 + 1 };
+    static int32_t ids[N];
+    uint64_t s = 3;
+    int32_t x = 0;
+    for (int i = 0; i < N; i++) {
+        s = s * 6364136223846793005u + 1442695040888963407u;
+        x = (s >> 33) % 8 == 0 ? (int32_t)((s >> 40) % 64) : (x * 5 + 3) % 64;
+        ids[i] = x;
+    }
+    json_t *ref = NULL;
+    OK(sd_json_load("tests/ref/train_curve.json", 1 << 20, &ref, &err));
+    static const char *const names[] = {"sd", "gpt2"};
+    for (int k = 0; k < 2; k++) {
+        sd_tokens *t = NULL;
+        sd_table *log = NULL;
+        sd_model *m = open_model(k ? REF "curve-gpt2" : REF "curve-sd");
+        OK(sd_tokens_from_ids(ids, N, &t, &err));
+        sd_train_opts o = options(STEPS);
+        o.ctx = 32;
+        o.lr = 5e-3;
+        o.min_lr = 5e-4;
+        o.warmup = 5;
+        o.clip = 0.5;
+        o.shuffle = false;
+        OK(sd_train(m, t, NULL, &o, &two, &log, NULL, &err));
+        const json_t *want = json_object_get(ref, names[k]);
+        assert_int_equal(json_array_size(json_object_get(want, "loss")), STEPS);
+        double far = 0, far_norm = 0;
+        for (int i = 0; i < STEPS; i++) {
+            size_t at_i = (size_t)i;
+            double loss = json_number_value(json_array_get(json_object_get(want, "loss"), at_i)),
+                   norm =
+                       json_number_value(json_array_get(json_object_get(want, "grad_norm"), at_i));
+            double d = fabs(cell(log, i, "loss") - loss),
+                   dn = fabs(cell(log, i, "grad_norm") - norm) / norm;
+            if (!(d < 1e-3) || !(dn < 1e-2))
+                fail_msg("%s, step %d: loss %.6f, PyTorch %.6f; gradient norm %.5f, PyTorch %.5f",
+                         names[k], i, cell(log, i, "loss"), loss, cell(log, i, "grad_norm"), norm);
+            far = d > far ? d : far;
+            far_norm = dn > far_norm ? dn : far_norm;
+        }
+        print_message("%s: loss within %.1e of PyTorch's, gradient norm %.1e\n", names[k], far,
+                      far_norm);
+        sd_table_unref(log);
+        sd_tokens_free(t);
+        sd_model_unref(m);
+    }
+    json_decref(ref);
+}
+
 /* ---- interruption and resumption ---- */
 
 typedef struct stopper {
@@ -951,6 +1004,7 @@ int main(void) {
         cmocka_unit_test(accumulation_and_recompute),
         cmocka_unit_test(frozen_layers),
         cmocka_unit_test(tied_embeddings),
+        cmocka_unit_test(reference_curve),
         cmocka_unit_test(resume_bit_for_bit),
         cmocka_unit_test(a_folder_is_not_overwritten),
         cmocka_unit_test(refusals),
