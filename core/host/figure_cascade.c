@@ -114,7 +114,7 @@ sd_status sd_figure_cascade(const sd_table *t, const char *column, const char *t
             "set key outside right top vertical Left reverse samplen 1.8 tc rgb '#333333'\n"
             "if (sd_dumb) { unset grid; set border 3 lc black; set tics tc default; "
             "set key tmargin center horizontal tc default }\n"
-            "set xlabel '%s'\n"
+            "set autoscale xfix\nset xlabel '%s'\n"
             "set ylabel 'effective rank (%s), dotted: null'\n"
             "if (sd_dumb) { set ylabel 'rank' }\n"
             "set logscale y 2\nset yrange [%g:*]",
