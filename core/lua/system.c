@@ -125,6 +125,11 @@ static int memory(lua_State *L) {
     return 1;
 }
 
+static int wall_clock(lua_State *L) {
+    lua_pushnumber(L, sd_now());
+    return 1;
+}
+
 static int quit(lua_State *L) {
     int code = lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : (int)luaL_optinteger(L, 1, 0);
     fflush(stdout);
@@ -248,6 +253,10 @@ static const sd_fn functions[] = {
     {"memory", memory, "memory()",
      "Bytes held: external (tensors and models), soft_max, lua, peak_rss.", NULL,
      "assert(memory().external >= 0)", NULL},
+    {"clock", wall_clock, "clock()",
+     "Seconds on the wall since some fixed moment, to time a piece of work.",
+     "os.clock, Lua's own, adds up the time of all processors.",
+     "t0 = clock(); assert(clock() >= t0)", NULL},
     {"quit", quit, "quit([code])", "Leaves the program.", NULL, "assert(quit)", NULL},
     {NULL}};
 
