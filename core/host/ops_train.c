@@ -171,6 +171,16 @@ static sd_status list_item(const char *list, const char *what, int n, int i, cha
     return SD_OK;
 }
 
+/* The seed= of a call; an absent one becomes the session's, so that lineage has it. */
+static uint64_t seed_of(sd_call *c) {
+    sd_value *v = sd_call_arg(c, "seed");
+    if (v->kind == SD_ARG_NIL) {
+        v->kind = SD_ARG_INT;
+        v->i = (int64_t)c->s->run.seed;
+    }
+    return (uint64_t)v->i;
+}
+
 static int op_new(const sd_host *host, sd_call *c) {
     sd_err *e = &c->err;
     sd_config cfg;
@@ -233,9 +243,7 @@ static int op_new(const sd_host *host, sd_call *c) {
         lc->scale = 1.0 / sqrt(strcmp(lc->kind, "sd") == 0 ? 2.0 * lc->d_qk : lc->d_qk);
     }
     SD_GO(st, done, sd_config_check(&cfg, e));
-    const sd_value *seed = sd_call_arg(c, "seed");
-    SD_GO(st, done,
-          sd_model_new(&cfg, seed->kind == SD_ARG_NIL ? c->s->run.seed : (uint64_t)seed->i, &m, e));
+    SD_GO(st, done, sd_model_new(&cfg, seed_of(c), &m, e));
     if (tok)
         sd_model_set_tokenizer(m, tok);
 done:
@@ -339,10 +347,7 @@ static void read_opts(const sd_host *host, sd_call *c, sd_train_opts *o) {
     }
     if (!host->arg_given(c, "min_lr"))
         o->min_lr = 0.1 * o->lr;
-    if (host->arg_given(c, "seed"))
-        o->seed = (uint64_t)host->arg_int(c, "seed");
-    else
-        o->seed = c->s->run.seed;
+    o->seed = seed_of(c);
     o->shuffle = host->arg_bool(c, "shuffle");
     o->recompute = host->arg_bool(c, "recompute");
     o->dir = host->arg_str(c, "dir");
@@ -494,6 +499,11 @@ static int op_train(const sd_host *host, sd_call *c) {
     if (text->kind == SD_ARG_TEXT) {
         const int32_t *ids;
         size_t n;
+        if (host->arg_str(c, "data")) {
+            st =
+                sd_fail(e, SD_EINVAL, "data= and text= are both given: only one can be trained on");
+            goto done;
+        }
         SD_GO(st, done, sd_call_ids(c, "text", j.m, &ids, &n));
         SD_GO(st, done, sd_tokens_from_ids(ids, n, &j.train, e));
     } else if (!host->arg_str(c, "data")) {

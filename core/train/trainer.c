@@ -568,25 +568,31 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
                s.gemm_rate / 1e9, threads);
     st = loop(&s, err);
     if (st == SD_ECANCEL) {
+        /* The request has been heard; what is left to do polls the flag and must not be stopped by
+         * it, nor by an impatient second one. */
+        sig_atomic_t asked = sd_cancel_flag;
         sd_err e2 = {SD_OK, ""};
         sd_status st2;
-        /* The request has been heard; writing polls the flag and must not be stopped by it, nor by
-         * an impatient second one. */
-        sig_atomic_t asked = sd_cancel_flag;
         int tries = 0;
         do {
             sd_cancel_flag = 0;
-            st2 = save(&s, &e2);
+            st2 = sd_net_store(s.net, m, &e2);
+            if (st2 == SD_OK)
+                st2 = save(&s, &e2);
         } while (st2 == SD_ECANCEL && ++tries < 3);
         sd_cancel_flag = asked;
-        if (st2 != SD_OK)
-            sd_fail(err, st2, "interrupted after step %lld; %s", (long long)s.step, e2.text);
-        else if (o->dir)
-            sd_fail(err, SD_ECANCEL,
+        if (st2 != SD_OK) {
+            st = sd_fail(err, st2, "interrupted after step %lld; %s", (long long)s.step, e2.text);
+        } else if (o->dir) {
+            sd_err said = {SD_OK, ""};
+            sd_fail(&said, SD_ECANCEL,
                     "interrupted after step %lld of %lld; go on with resume \"%s\"",
                     (long long)s.step, (long long)o->steps, o->dir);
-        if (sd_net_store(s.net, m, &e2) != SD_OK)
-            sd_err_clear(&e2);
+            sd_run_log(run, SD_LOG_INFO, "%s",
+                       said.text); /* a prompt says no more than "interrupted" */
+            if (err)
+                *err = said;
+        }
     } else if (st == SD_OK) {
         st = sd_net_store(s.net, m, err);
         if (st == SD_OK && o->finished)

@@ -388,6 +388,15 @@ static void resumed(int when, const sd_run *threads, const char *straight) {
     char says[64];
     snprintf(says, sizeof says, "after step %d of 20", when);
     HAS(says);
+    /* m holds what the checkpoint holds. */
+    sd_net *net, *held;
+    sd_optim *opt;
+    assert_int_equal(load(dir, m, &net, &opt), when);
+    OK(sd_net_new(m, SD_F32, &held, &err));
+    assert_memory_equal(sd_net_params(net), sd_net_params(held), 4 * sd_net_size(net));
+    sd_net_free(net);
+    sd_net_free(held);
+    sd_optim_free(opt);
     sd_train_state st;
     OK(sd_train_peek(dir, &st, &err));
     assert_int_equal(st.step, when);
