@@ -244,8 +244,11 @@ static int op_new(const sd_host *host, sd_call *c) {
     }
     SD_GO(st, done, sd_config_check(&cfg, e));
     SD_GO(st, done, sd_model_new(&cfg, seed_of(c), &m, e));
-    if (tok)
+    if (tok) {
         sd_model_set_tokenizer(m, tok);
+        /* Saving copies the file, so that the trained model opens with it. */
+        SD_GO(st, done, sd_model_set_tokenizer_source(m, tok_path, e));
+    }
 done:
     sd_tokenizer_unref(tok);
     sd_config_free(&cfg);
