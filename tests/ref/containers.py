@@ -8,6 +8,7 @@ every type, made by the reference writers.
 import hashlib
 import importlib.util
 import pathlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,10 @@ import numpy as np
 import torch
 from safetensors.torch import safe_open, save_file
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from report import check, finish
+
 tool = sys.argv[1]
-bad = 0
 
 
 def ours(path, copy):
@@ -56,7 +59,6 @@ def ref_gguf(path):
 
 
 def compare(path, ref):
-    global bad
     with tempfile.TemporaryDirectory() as d:
         copy = f"{d}/copy.safetensors"
         got = ours(path, copy)
@@ -64,12 +66,12 @@ def compare(path, ref):
     wrong = [n for n in ref if back.get(n) != ref[n]]
     wrong += [n for n in ref if n not in got or got[n][1:] != ref[n]]
     wrong += [n for n in got if n not in ref]
-    bad += len(wrong)
     kinds = ", ".join(sorted({v[0] for v in got.values()}))
-    print(f"{pathlib.Path(path).name}: {len(got)} tensors ({kinds}), {len(wrong)} differ here or in a copy", *wrong[:3])
+    check(f"{pathlib.Path(path).name}: {len(got)} tensors ({kinds}), here and in a copy", got and not wrong,
+          f"{len(wrong)} differ: {', '.join(wrong[:3])}" if wrong else "")
 
 
-def check(path):
+def whole(path):
     compare(path, ref_gguf(path) if str(path).endswith(".gguf") else ref_safetensors(path))
 
 
@@ -85,7 +87,7 @@ files = sys.argv[2:] or list(package_files())
 if not files:
     sys.exit("containers.py: no file to compare")
 for f in files:
-    check(f)
+    whole(f)
 
 with tempfile.TemporaryDirectory() as d:
     g = torch.Generator().manual_seed(1)
@@ -104,7 +106,7 @@ with tempfile.TemporaryDirectory() as d:
         t[k] = x[~x.float().isnan()]
     p = f"{d}/every.safetensors"
     save_file(t, p, {"format": "pt"})
-    check(p)
+    whole(p)
 
     w = gguf.GGUFWriter(f"{d}/every.gguf", "toy")
     rng = np.random.default_rng(1)
@@ -126,6 +128,6 @@ with tempfile.TemporaryDirectory() as d:
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
-    check(f"{d}/every.gguf")
+    whole(f"{d}/every.gguf")
 
-sys.exit(1 if bad else 0)
+finish()

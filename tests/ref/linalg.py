@@ -1,17 +1,22 @@
 """Reference values of core/num for tests/unit/test_num.c, by NumPy, SciPy and the gguf package.
 
     python tests/ref/linalg.py            writes tests/ref/linalg.bin and tests/ref/quants.bin
-    python tests/ref/linalg.py FILE ...   compares dumps of test_num (see there, SD_TEST_DUMP)
+    python tests/ref/linalg.py PROGRAM FILE ...   compares the shell's primitives and dumps of test_num
+                                          (see there, SD_TEST_DUMP)
 
 linalg.bin is a run of records, all little-endian: name (8 bytes, zero-padded), m, n, k (u64), then
 the f64 numbers of the matrix (m·n, row-major) and of the result (k). quants.bin: type name (8 bytes),
 blocks, bytes, elements (u64), the raw bytes, the f32 values.
 """
+import os
 import struct
 import sys
 
 import numpy as np
 import scipy.linalg as sl
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from report import check, finish, sd
 
 
 def record(f, name, a, result):
@@ -72,34 +77,61 @@ def quants():
 
 
 def compare(path):
+    """Every record of a dump by test_num to 1e-12 of the largest value."""
     with open(path, "rb") as f:
         while head := f.read(32):
             name = head[:8].rstrip(b"\0").decode()
             m, n, k = struct.unpack("<3Q", head[8:])
             a = np.frombuffer(f.read(8 * m * n)).reshape(m, n)
             got = np.frombuffer(f.read(8 * k))
-            if name == "skew":
-                want = skew_sigma(a)
-                svd = np.linalg.svd(a, compute_uv=False)[::2]
-                print(f"to SVD {np.abs(got - svd).max() / svd[0]:.2e}", end=", ")
+            if name == "skew":  # two references: SVD and the Hermitian iB
+                refs = {"SVD": np.linalg.svd(a, compute_uv=False)[::2], "Hermitian": skew_sigma(a)}
             elif name == "eigh":
-                want = np.linalg.eigvalsh(a)
+                refs = {"eigvalsh": np.linalg.eigvalsh(a)}
             elif name == "eig":
                 w, z = sorted_eig(a), got.reshape(2, -1)
-                z = z[0] + 1j * z[1]
-                w = w[0] + 1j * w[1]
-                d = np.abs(w[:, None] - z[None, :]).min(1).max()
-                print(f"{name} {m}x{n}: {d / np.abs(w).max():.2e} of the largest")
+                w, z = w[0] + 1j * w[1], z[0] + 1j * z[1]
+                pairs = np.abs(w[:, None] - z[None, :])
+                e = max(pairs.min(1).max(), pairs.min(0).max()) / np.abs(w).max()
+                check(f"{name} {m}x{n}", e <= 1e-12, f"{e:.1e} of the largest")
                 continue
             else:
-                want = np.linalg.svd(a, compute_uv=False)
-            print(f"{name} {m}x{n}: {np.abs(got - want).max() / np.abs(want).max():.2e} of the largest")
+                refs = {"SVD": np.linalg.svd(a, compute_uv=False)}
+            for what, want in refs.items():
+                e = np.abs(got - want).max() / np.abs(want).max()
+                check(f"{name} {m}x{n} against {what}", e <= 1e-12, f"{e:.1e} of the largest")
+
+
+def primitives(program):
+    """The shell's qr, eigh, eig, svd, skew and matmul on matrices it drew itself, through --json."""
+    for m, n in ((60, 60), (90, 40), (1, 1), (2, 2)):
+        code = (f"a = randn({m}, {n}, {{seed=3}}); s = a:T():matmul(a); k = s * 0; b = randn({n}, {n}, {{seed=4}}); "
+                "k = b - b:T(); q, r = qr(a); w = eigh(s, {vectors=false}); re, im = eig(b); "
+                "z = svd(a, {vectors=false}); p = skew(k, {vectors=false}); return {a=a:totable(), b=b:totable(), "
+                "s=s:totable(), q=q:totable(), r=r:totable(), w=w:totable(), re=re:totable(), im=im:totable(), "
+                "z=z:totable(), p=p:totable()}")
+        x = {k: np.array(v, float) for k, v in sd(program, code).items()}
+        a, b = x["a"], x["b"]
+        lam, got = np.linalg.eigvals(b), x["re"] + 1j * x["im"]
+        errors = {
+            "matmul": np.abs(x["s"] - a.T @ a).max() / np.abs(x["s"]).max(),
+            "qr": max(np.abs(x["q"] @ x["r"] - a).max() / np.abs(a).max(),
+                      np.abs(x["q"].T @ x["q"] - np.eye(x["q"].shape[1])).max()),
+            "eigh": np.abs(x["w"] - np.linalg.eigvalsh(a.T @ a)).max() / np.abs(x["w"]).max(),
+            "eig": np.abs(lam[:, None] - got[None]).min(1).max() / np.abs(lam).max(),
+            "svd": np.abs(x["z"] - np.linalg.svd(a, compute_uv=False)).max() / x["z"].max()}
+        if n > 1:
+            errors["skew"] = np.abs(x["p"] - skew_sigma(b - b.T)).max() / x["p"].max()
+        for k, e in errors.items():
+            check(f"shell: {k} {m}x{n}", e <= 1e-12, f"{e:.1e} of the largest")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        for p in sys.argv[1:]:
+        primitives(sys.argv[1])
+        for p in sys.argv[2:]:
             compare(p)
+        finish()
     else:
         linalg()
         quants()
