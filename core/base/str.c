@@ -106,6 +106,24 @@ void sd_buf_fixed(sd_buf *b, double x, int decimals) {
     put_number(b, "%.*f", decimals, x);
 }
 
+void sd_buf_visible(sd_buf *b, const char *s, size_t n, bool keep_lines) {
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t k = sd_utf8_next(s + i, n - i, &cp);
+        unsigned char c = (unsigned char)s[i];
+        if (k &&
+            ((cp >= 0x20 && cp < 0x7F) || cp >= 0xA0 || (keep_lines && (c == '\n' || c == '\t'))))
+            sd_buf_put(b, s + i, k);
+        else if (k == 2) /* C1 controls */
+            sd_buf_printf(b, "\\u%04x", (unsigned)cp);
+        else if (c == '\n' || c == '\t' || c == '\r')
+            sd_buf_printf(b, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+        else
+            sd_buf_printf(b, "\\x%02x", (unsigned)c);
+        i += k ? k : 1;
+    }
+}
+
 void sd_buf_json_double(sd_buf *b, double x) {
     if (!isfinite(x)) {
         sd_buf_puts(b, "null");

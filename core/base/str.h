@@ -35,6 +35,10 @@ void sd_buf_fixed(sd_buf *b, double x, int decimals);
 void sd_buf_json_double(sd_buf *b, double x);
 void sd_buf_json_string(sd_buf *b, const char *s, size_t n);
 
+/* Text from strangers (names in files, paths) made safe to print: control bytes and invalid UTF-8
+ * are escaped as \n, \x1b, \u009b; with keep_lines newlines and tabs stay. */
+void sd_buf_visible(sd_buf *b, const char *s, size_t n, bool keep_lines);
+
 /* Length in bytes of the valid UTF-8 character at s (1..4), or 0 when invalid/truncated; *cp
  * (nullable) gets the code point. Surrogates and values above U+10FFFF are invalid. */
 size_t sd_utf8_next(const char *s, size_t n, uint32_t *SD_NULLABLE cp);

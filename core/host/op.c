@@ -413,7 +413,7 @@ static sd_status wrong_kind(const sd_arg_desc *a, const sd_value *v, sd_err *err
 
 /* Text bounds of a message: "0..12", "at least 1", "at most 3". */
 static void bounds_text(const sd_arg_desc *a, char out[64]) {
-    if (isinf(a->max))
+    if (isinf(a->max) || (a->kind == SD_ARG_INT && a->max >= 9007199254740991.0))
         snprintf(out, 64, "of at least %.15g", a->min);
     else if (isinf(a->min))
         snprintf(out, 64, "of at most %.15g", a->max);

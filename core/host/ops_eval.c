@@ -118,7 +118,7 @@ static int op_logits(const sd_host *host, sd_call *c) {
          .doc = "put the model's BOS before the text, which scores its first token"},         \
     {                                                                                         \
         .name = "expect_tokens", .kind = SD_ARG_INT, .min = 0, .max = 9007199254740992.0,     \
-        .doc = "fail unless the text has exactly so many tokens"                              \
+        .doc = "fail unless exactly so many tokens are scored"                                \
     }
 
 static const sd_arg_desc ppl_args[] = {MODEL_ARG, TEXT_ARG, EVAL_ARGS};

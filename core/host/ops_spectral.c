@@ -16,12 +16,18 @@ static const char *layers_of(sd_call *c) {
     return v->kind == SD_ARG_NIL ? NULL : v->s;
 }
 
+/* Draws of a null as the library counts them: there 0 asks for its default, here for none. */
+static int draws_of(const sd_host *host, sd_call *c) {
+    int n = (int)host->arg_int(c, "draws");
+    return n ? n : -1;
+}
+
 static int op_heads(const sd_host *host, sd_call *c) {
     sd_heads_opts o = {.layers = layers_of(c),
                        .fold_norm = host->arg_bool(c, "fold"),
                        .bias = host->arg_bool(c, "bias"),
                        .lag = host->arg_int(c, "lag"),
-                       .null_draws = (int)host->arg_int(c, "draws"),
+                       .null_draws = draws_of(host, c),
                        .seed = seed_of(c)};
     sd_table *t = NULL;
     sd_status st = sd_heads(sd_call_arg(c, "model")->model, &o, &c->s->run, &t, &c->err);
@@ -33,7 +39,7 @@ static int op_probe(const sd_host *host, sd_call *c) {
     sd_probe_opts o = {.layers = layers_of(c),
                        .ctx = (int)host->arg_int(c, "ctx"),
                        .max_seqs = (int)host->arg_int(c, "seqs"),
-                       .null_draws = (int)host->arg_int(c, "draws"),
+                       .null_draws = draws_of(host, c),
                        .tau = host->arg_num(c, "tau"),
                        .seed = seed_of(c)};
     const int32_t *ids = NULL;
@@ -178,7 +184,7 @@ static const sd_arg_desc heads_args[] = {
      .min = -1000000,
      .max = 1000000,
      .doc = "rotary models: distance j - i at which the kernel is taken"},
-    DRAWS_ARG("draws of the Gaussian null per head shape"),
+    DRAWS_ARG("draws of the Gaussian null per head shape; 0: no null"),
     SEED_ARG,
 };
 static const sd_arg_desc probe_args[] = {
@@ -197,7 +203,7 @@ static const sd_arg_desc probe_args[] = {
      .max = 1000000,
      .doc = "sequences to measure; 0: what the text holds, at most 8"},
     LAYERS_ARG,
-    DRAWS_ARG("draws of the random-weight null per layer and sequence"),
+    DRAWS_ARG("draws of the random-weight null per layer and sequence; 0: no null"),
     TAU_ARG,
     SEED_ARG,
 };

@@ -1,4 +1,6 @@
 /* model.c: models, texts and tokenizers in Lua. */
+#include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,10 +190,10 @@ static int m_tensors(lua_State *L) {
 
 static int m_tokenizer(lua_State *L) {
     sd_model *m = sd_lua_check_model(L, 1);
-    sd_tokenizer *t = sd_model_tokenizer(m);
-    if (!t)
-        return sd_lua_fail(L, SD_EINVAL, "%s has no tokenizer: give token ids, {1, 2, 3}",
-                           sd_model_name(m));
+    sd_tokenizer *t;
+    sd_err e;
+    if (sd_model_need_tokenizer(m, &t, &e) != SD_OK)
+        return sd_lua_raise(L, &e);
     sd_tokenizer **b = sd_lua_box_tokenizer(L);
     *b = sd_tokenizer_ref(t);
     return 1;
@@ -302,7 +304,7 @@ static int get_heads(const sd_layer_cfg *l) {
     return l->n_head;
 }
 static int get_d(const sd_layer_cfg *l) {
-    return l->d_qk;
+    return l->d_qk ? l->d_qk : l->d_v; // a kind without queries and keys has values
 }
 static int get_kv(const sd_layer_cfg *l) {
     return l->n_kv_head;
@@ -333,7 +335,9 @@ static int m_tostring(lua_State *L) {
     const sd_model *m = box->m;
     const sd_config *c = sd_model_config(m);
     sd_buf b = {0};
-    sd_buf_printf(&b, "model %s (family %s)\n", sd_model_name(m), sd_model_family(m)->name);
+    sd_buf_puts(&b, "model ");
+    sd_buf_visible(&b, sd_model_name(m), strlen(sd_model_name(m)), false);
+    sd_buf_printf(&b, " (family %s)\n", sd_model_family(m)->name);
     sd_buf_puts(&b, "  parameters  ");
     size_text(&b, sd_model_n_params(m));
     sd_buf_printf(&b, "%s\n  shape       ", c->tied ? " (output tied to the embedding)" : "");
@@ -357,13 +361,21 @@ static int m_tostring(lua_State *L) {
     if (t)
         sd_buf_printf(&b, "\n  tokenizer   %s, %d entries", sd_tokenizer_kind(t),
                       (int)sd_tokenizer_vocab_size(t));
+    else if (*sd_model_tokenizer_error(m))
+        sd_buf_printf(&b, "\n  tokenizer   refused: %s", sd_model_tokenizer_error(m));
     else
         sd_buf_puts(&b, "\n  tokenizer   none: give token ids");
     size_t n = sd_model_n_steps(m);
     for (size_t i = 0; i < n && i < 8; i++) {
         sd_step s = sd_model_step(m, i);
-        sd_buf_printf(&b, "\n  step %-6zu %s %s", i, s.op,
-                      s.args && strlen(s.args) < 100 ? s.args : "");
+        size_t len = s.args ? strlen(s.args) : 0, shown = len;
+        if (len > 200) /* ids and the like: whole in lineage(m) */
+            for (shown = 160; shown && ((unsigned char)s.args[shown] & 0xC0) == 0x80;)
+                shown--;
+        sd_buf_printf(&b, "\n  step %-6zu %s ", i, s.op);
+        sd_buf_visible(&b, len ? s.args : "", shown, false);
+        if (shown < len)
+            sd_buf_puts(&b, "…");
     }
     if (n > 8)
         sd_buf_printf(&b, "\n  ... %zu more steps", n - 8);
@@ -427,8 +439,10 @@ static const int32_t *read_ids(lua_State *L, int i, size_t *n) {
             x = lua_tonumberx(L, -1, &ok);
             lua_pop(L, 1);
         }
-        if (!ok || x != (double)(int32_t)x || x < 0)
+        if (!ok)
             sd_lua_fail(L, SD_EINVAL, "entry %lld is not a token id", (long long)k);
+        if (!(x >= 0 && x <= INT32_MAX) || x != floor(x))
+            sd_lua_fail(L, SD_EINVAL, "entry %lld is not a token id: %.15g", (long long)k, x);
         v[k] = (int32_t)x;
     }
     *n = (size_t)len;
@@ -615,9 +629,10 @@ static int make_tokenizer(lua_State *L) {
 static sd_tokenizer *check_tokenizer(lua_State *L, int i) {
     sd_model *m = sd_lua_test_model(L, i);
     if (m) {
-        sd_tokenizer *t = sd_model_tokenizer(m);
-        if (!t)
-            sd_lua_fail(L, SD_EINVAL, "%s has no tokenizer", sd_model_name(m));
+        sd_tokenizer *t;
+        sd_err e;
+        if (sd_model_need_tokenizer(m, &t, &e) != SD_OK)
+            sd_lua_raise(L, &e);
         return t;
     }
     sd_tokenizer **b = luaL_testudata(L, i, SD_MT_TOKENIZER);

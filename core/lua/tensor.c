@@ -860,7 +860,7 @@ static int ranks(lua_State *L) {
         if (!(v[i] >= 0) || !isfinite(v[i]))
             return sd_lua_fail(L, SD_ENUMERIC,
                                "singular value %lld is %g: finite and >= 0 expected", (long long)i,
-                               v[i]);
+                               isnan(v[i]) ? (double)NAN : v[i]);
     sd_ranks r;
     sd_ranks_of(v, (size_t)t->shape[0], paired, &r);
     lua_createtable(L, 0, 7);

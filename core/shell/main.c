@@ -75,7 +75,11 @@ void shell_report(shell *s, const char *message) {
     while (strncmp(message, "prompt:1: ", 10) == 0)
         message += 10; /* one line was typed: the place is known */
     const char *on = s->color ? "\033[1;31m" : "", *off = s->color ? "\033[0m" : "";
-    fprintf(stderr, "%s%s%s %s\n", on, s->interactive ? "error:" : "sd:", off, message);
+    sd_buf b = {0};
+    sd_buf_visible(&b, message, strlen(message), true);
+    fprintf(stderr, "%s%s%s %s\n", on, s->interactive ? "error:" : "sd:", off,
+            b.p && !b.failed ? b.p : "(out of memory)");
+    sd_buf_free(&b);
 }
 
 static void on_log(void *ctx, sd_log_level level, const char *text) {
@@ -86,7 +90,10 @@ static void on_log(void *ctx, sd_log_level level, const char *text) {
         fputs("\r\033[K", stderr);
     s->line_shown = false;
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n", level == SD_LOG_WARN ? "warning" : "note", text);
+    sd_buf b = {0};
+    sd_buf_visible(&b, text, strlen(text), true);
+    fprintf(stderr, "%s: %s\n", level == SD_LOG_WARN ? "warning" : "note", b.p ? b.p : "");
+    sd_buf_free(&b);
 }
 
 static void span_text(double sec, char out[32]) {
@@ -248,7 +255,8 @@ static int read_source(shell *s, const char *path, sd_buf *b) {
     size_t n;
     sd_err e = {0};
     sd_status st = SD_OK;
-    errno = 0;
+    if (f)
+        errno = 0;
     while (f && (n = fread(part, 1, sizeof part, f)) > 0)
         sd_buf_put(b, part, n);
     if (!f || ferror(f))

@@ -95,6 +95,22 @@ void sd_spectral_set(sd_table *t, int row, const char *name, const char *suffix,
         sd_table_set_num(t, row, full, v);
 }
 
+sd_status sd_spectral_note_marked(sd_table *t, sd_err *err) {
+    int marked = 0, first = -1, scol = sd_table_find_col(t, "status");
+    for (int r = 0; r < sd_table_rows(t); r++)
+        if (strcmp(sd_table_str(t, r, scol), "ok") != 0) {
+            marked++;
+            first = first < 0 ? r : first;
+        }
+    if (!marked)
+        return SD_OK;
+    return sd_table_note(t, err, "%d %s no values (column status); layer %.0f head %.0f: %s",
+                         marked, marked == 1 ? "head has" : "heads have",
+                         sd_table_num(t, first, sd_table_find_col(t, "layer")),
+                         sd_table_num(t, first, sd_table_find_col(t, "head")),
+                         sd_table_str(t, first, scol));
+}
+
 bool sd_spectral_get(const sd_table *t, int row, const char *name, double *v) {
     int col = sd_table_find_col(t, name);
     if (col < 0 || !sd_table_has(t, row, col))
@@ -246,8 +262,7 @@ sd_status sd_rank_summary(const sd_table *src, double tau, sd_table **out, sd_er
                         minimal, layers, tau));
     if (left_out)
         SD_GO(st, fail,
-              sd_table_note(t, err, "%d heads without values are not counted (see status)",
-                            left_out));
+              sd_table_note(t, err, "heads without values are not counted: %d", left_out));
     sd_free(buf);
     *out = t;
     return SD_OK;

@@ -587,14 +587,15 @@ static sd_status headings(sd_table *t, sd_model *m, const sd_heads_opts *o, int 
     const char *bias = !biased   ? "no biases"
                        : o->bias ? "biases in"
                                  : "biases out (beside: *_bias)";
-    char lag[48] = "";
+    char lag[48] = "", null[80] = "no null";
     if (c->pos == SD_POS_ROPE)
         snprintf(lag, sizeof lag, "; rotary lag %" PRId64, o->lag);
+    if (draws)
+        snprintf(null, sizeof null, "Gaussian null of %d draws, seed %" PRIu64, draws, o->seed);
     SD_TRY(sd_table_heading(t, err,
-                            "%s: weight level, kernel %s; %s; %s%s; Gaussian null of %d "
-                            "draws, seed %" PRIu64,
+                            "%s: weight level, kernel %s; %s; %s%s; %s",
                             sd_model_name(m), only_sd ? "α(W_Q W_Kᵀ − W_K W_Qᵀ)" : "c·W_Q W_Kᵀ",
-                            norm, bias, lag, draws, o->seed));
+                            norm, bias, lag, null));
     SD_TRY(sd_table_heading(t, err,
                             "ranks of the routing R; pr = participation ratio (Σσ²)²/Σσ⁴, "
                             "a plane counts 2"));
@@ -717,12 +718,7 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
               sd_table_note(t, err,
                             "layers of another attention kind are analysed by their "
                             "q·k, whether or not they use it so"));
-    int marked = 0, scol = sd_table_find_col(t, "status");
-    for (int r = 0; r < sd_table_rows(t); r++)
-        marked += strcmp(sd_table_str(t, r, scol), "ok") != 0;
-    if (marked)
-        SD_GO(st, fail,
-              sd_table_note(t, err, "%d heads have no values: see the column status", marked));
+    SD_GO(st, fail, sd_spectral_note_marked(t, err));
     *out = t;
     t = NULL;
 fail:

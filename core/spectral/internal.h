@@ -59,6 +59,11 @@ sd_status sd_spectral_layers(const char *SD_NULLABLE text, int n_layer, SD_OWN b
  * "_bias". */
 sd_status sd_spectral_add_num(sd_table *t, const char *name, const char *SD_NULLABLE suffix,
                               bool wide, sd_err *err);
+
+/* A note that counts the rows whose status is not "ok" and quotes the first of them; none when all
+ * are. */
+sd_status sd_spectral_note_marked(sd_table *t, sd_err *err);
+
 void sd_spectral_set(sd_table *t, int row, const char *name, const char *SD_NULLABLE suffix,
                      double v);
 /* Cell as a double; false when the column or cell is missing. */

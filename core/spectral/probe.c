@@ -620,11 +620,16 @@ static sd_status headings(sd_table *t, sd_model *m, const probe_state *p, size_t
                             sd_model_name(m), p->n_seqs, ctx, n, only_sd ? "L = S − D" : "c·QKᵀ",
                             c->pos == SD_POS_ROPE ? " after rotation, biases in" : ", biases in",
                             c->causal ? "causal controls (j <= i)" : "encoder controls (all j)"));
+    char null[128] = "no null";
+    if (p->draws)
+        snprintf(null, sizeof null,
+                 "null: random weights on the same activations, %d draws a layer and sequence, "
+                 "seed %" PRIu64,
+                 p->draws, p->seed);
     SD_TRY(sd_table_heading(t, err,
                             "ranks of the routing R; pr = participation ratio (Σσ²)²/Σσ⁴, a plane "
-                            "counts 2; null: random weights on the same activations, %d draws a "
-                            "layer and sequence, seed %" PRIu64,
-                            p->draws, p->seed));
+                            "counts 2; %s",
+                            null));
     if (grouped)
         SD_TRY(sd_table_heading(t, err,
                                 "grouped queries: %d query heads share %d key heads; heads of a "
@@ -731,20 +736,15 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
     SD_GO(st, out, sd_table_meta_num(t, "null_draws", p.draws, err));
     SD_GO(st, out, sd_table_meta_num(t, "seed", (double)o.seed, err));
     int blas = sd_blas_threads(1);
-    int marked = 0;
     for (int i = 0; st == SD_OK && i < c->n_layer; i++) {
         if (!mask[i])
             continue;
         st = put_rows(t, &p, i, err);
-        for (int h = 0; h < p.layer[i].n_head; h++)
-            marked += p.layer[i].head[h].status[0] != 0;
     }
     sd_blas_threads(blas);
     if (st != SD_OK)
         goto out;
-    if (marked)
-        SD_GO(st, out,
-              sd_table_note(t, err, "%d heads have no values: see the column status", marked));
+    SD_GO(st, out, sd_spectral_note_marked(t, err));
     *out = t;
     t = NULL;
 out:

@@ -341,5 +341,24 @@ test("completion", function()
     model_for_completion, trap, big_table = nil, nil, nil
 end)
 
+test("what a model and its tables say of settings", function()
+    local g = open "data/interim-gpt2"
+    local w = heads(g, { layers = 0, draws = 0 })
+    assert(tostring(w):find "no null" and not tostring(w):find "pr_null")
+    local p = probe(g, ids { 1, 2, 3, 4, 5, 6, 7, 8 }, { layers = 0, draws = 0 })
+    assert(tostring(p):find "no null" and not tostring(p):find "pr_null")
+    local n = truncate(g, { layers = "0-5", planes = 1 })
+    assert(tostring(n):find "heads of 64", tostring(n))
+    assert(tostring(heads(n, { draws = 2 })):find "layer 0 head 0: no W_Q, W_K %(bilinear%)")
+    local many = {}
+    for i = 1, 300 do many[i] = i end
+    n = truncate(g, { layers = 0, planes = 1, filter = "scalar", calib = ids(many) })
+    assert(tostring(n):find 'truncate {"layers":"0"' and tostring(n):find "…")
+    raises("1e%+20", ids, { 1e20 })
+    raises("1.5", ids, { 1.5 })
+    raises("both given", train, new { preset = "nano", n_layer = 1 }, { text = ids { 1, 2, 3 }, data = "x" })
+    raises("0 is nan", ranks, { -(0 / 0) })
+end)
+
 print(("%d passed, %d failed"):format(pass, fail))
 os.exit(fail == 0 and 0 or 1)

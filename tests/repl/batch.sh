@@ -143,5 +143,10 @@ fi
 is "memory stays bounded" true "$("$sd" -e 'for i = 1, 2000 do local t = sd.tensor(1000, 1000) end' -e 'memory().peak_rss < 900 * 2^20')"
 is "a view keeps its parent" 5.0 "$("$sd" -e 'local a = ones(1000, 1000) * 5 local v = a[3] a = nil collectgarbage() collectgarbage() print(v[7])')"
 
+# names from strangers reach the terminal without their control bytes; a missing script says why
+is "escape bytes in errors" 0 "$("$sd" -e 'open "a\27[31mb"' 2>&1 | grep -c "$(printf '\033')")"
+has "escape bytes are shown" 'a\x1b[31mb' "$("$sd" -e 'open "a\27[31mb"' 2>&1)"
+has "missing script" "No such file" "$("$sd" "$tmp/nosuch.lua" 2>&1)"
+
 echo "$pass passed, $fail failed"
 [ "$fail" -eq 0 ]

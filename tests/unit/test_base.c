@@ -149,6 +149,14 @@ static void test_buf(void **state) {
                        16);
     assert_string_equal(b.p, "\"a\\\"\\\\\\n\\t\\u0001\\u007f\xEF\xBF\xBDé😀\\u0000z\"");
     sd_buf_free(&b);
+
+    static const char rude[] = "a\x1b[1m\n\t\r\x7f\xff\xc2\x9b\\é";
+    sd_buf_visible(&b, rude, sizeof rude - 1, false);
+    assert_string_equal(b.p, "a\\x1b[1m\\n\\t\\r\\x7f\\xff\\u009b\\é");
+    sd_buf_clear(&b);
+    sd_buf_visible(&b, rude, sizeof rude - 1, true);
+    assert_string_equal(b.p, "a\\x1b[1m\n\t\\r\\x7f\\xff\\u009b\\é");
+    sd_buf_free(&b);
 }
 
 static void test_utf8(void **state) {
