@@ -1,7 +1,8 @@
-/* Training speed: forward + loss + backward of an S–D model (defaults: 6 layers, D 256, 4 heads of
- * 64, V 8192, T 256, batch 8, f32), as tokens a second and as model FLOPs beside the sgemm rate of
- * the same run. peer_train.py times PyTorch on the same model.
- *   bench_train [threads] [seconds] [kind] */
+/* Training speed of an S–D model (6 layers, D 256, 4 heads of 64, V 8192, T 256, batch 8, f32): a
+ * whole step (forward, loss, backward, clipping, AdamW), and forward + loss + backward alone, as
+ * model FLOPs beside the sgemm rate of the same run. peer_train.py times PyTorch on the same model.
+ *   bench_train [threads] [seconds] [kind]
+ * Prints `BENCH name value`: medians over the steps of this run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,39 +11,39 @@
 #include "base/os.h"
 #include "nn/net.h"
 #include "num/blas.h"
+#include "train/adamw.h"
 
 static int fatal(const sd_err *err) {
     fprintf(stderr, "bench_train: %s\n", err->text);
     return 1;
 }
 
-/* GFLOP/s of a 2048³ product, best of several. */
-static double gemm_rate(int threads) {
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
+}
+
+/* GFLOP/s of one 2048³ product; m: 3 matrices. */
+static double gemm_rate(int threads, float *m) {
     size_t n = 2048;
-    float *m = sd_alloc(3 * n * n, sizeof *m, NULL);
-    if (!m)
-        return 0;
-    for (size_t i = 0; i < 2 * n * n; i++)
-        m[i] = (float)(i % 17) - 8;
     int old = sd_blas_threads(threads);
-    double best = 0;
-    for (int k = 0; k < 5; k++) {
-        double t = sd_now();
-        sd_gemm_f32(false, false, n, n, n, 1, m, n, m + n * n, n, 0, m + 2 * n * n, n);
-        t = sd_now() - t;
-        if (k > 0 && 2.0 * 2048 * 2048 * 2048 / t > best)
-            best = 2.0 * 2048 * 2048 * 2048 / t;
-    }
+    double t = sd_now();
+    sd_gemm_f32(false, false, n, n, n, 1, m, n, m + n * n, n, 0, m + 2 * n * n, n);
+    t = sd_now() - t;
     sd_blas_threads(old);
-    sd_free(m);
-    return best / 1e9;
+    return 2.0 * 2048 * 2048 * 2048 / t / 1e9;
 }
 
 int main(int argc, char **argv) {
     int threads = argc > 1 ? atoi(argv[1]) : 2;
     double seconds = argc > 2 ? atof(argv[2]) : 8;
     const char *kind = argc > 3 ? argv[3] : "sd";
-    enum { L = 6, D = 256, H = 4, V = 8192, T = 256, B = 8 };
+    enum { L = 6, D = 256, H = 4, V = 8192, T = 256, B = 8, MAX = 1000 };
     sd_err err = {0};
     sd_config c;
     if (sd_config_init(&c, L, &err) != SD_OK)
@@ -80,25 +81,47 @@ int main(int argc, char **argv) {
         targets[i] = (int32_t)((s = s * 1664525u + 1013904223u) >> 8) % V;
     }
     sd_net_batch b = {.batch = B, .tokens = T, .ids = ids, .targets = targets};
-    double best = 1e30, total = 0, nll = 0, rate = gemm_rate(threads), r2;
+    static double step[MAX], fb[MAX], rate[MAX / 2 + 2];
+    sd_adamw adam = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+    sd_optim *opt = NULL;
+    size_t nn = 2048 * 2048;
+    float *mats = sd_alloc(3 * nn, sizeof *mats, &err);
+    if (!mats || sd_optim_new(net, &adam, NULL, &opt, &err) != SD_OK)
+        return fatal(&err);
+    for (size_t i = 0; i < 2 * nn; i++)
+        mats[i] = (float)(i % 17) - 8;
+    double total = 0, nll = 0;
     int64_t count = 0;
-    for (int k = 0; k < 3 || total < seconds; k++) {
+    int n = 0, rates = 0;
+    gemm_rate(threads, mats);
+    for (int k = 0; n < MAX && (n < 3 || total < seconds); k++) {
         double t = sd_now();
         memset(grad, 0, sd_net_size(net) * sizeof *grad);
+        nll = 0;
+        count = 0;
         if (sd_net_backward(net, ws, &b, 1.0 / (B * T), grad, &nll, &count, NULL, &err) != SD_OK)
             return fatal(&err);
-        t = sd_now() - t;
-        total += t;
-        if (t < best)
-            best = t;
-        if (k % 4 == 3 && (r2 = gemm_rate(threads)) > rate)
-            rate = r2;
+        double t1 = sd_now(), norm = sd_optim_grad_norm(opt, ws, grad);
+        sd_optim_step(opt, net, ws, grad, norm > 1 ? 1 / norm : 1, 1e-4, k + 1);
+        double t2 = sd_now();
+        if (k == 0) // first touch of the memory
+            continue;
+        fb[n] = t1 - t;
+        step[n++] = t2 - t;
+        total += t2 - t;
+        if (n % 2 == 1)
+            rate[rates++] = gemm_rate(threads, mats);
     }
-    double flops = sd_net_flops(net, T, true) * B * T / best / 1e9;
-    printf("%s, %d threads: loss %.4f; step %.1f ms, %.0f tokens/s; %.1f GFLOP/s model, sgemm %.1f"
-           " GFLOP/s: %.1f%%; workspace %.0f MB\n",
-           kind, threads, nll / (double)count, best * 1e3, B * T / best, flops, rate,
-           100 * flops / rate, (double)sd_net_ws_bytes(net, &plan) / 1e6);
+    double flops = sd_net_flops(net, T, true) * B * T / 1e9;
+    double s1 = median(step, n), s2 = median(fb, n), r = median(rate, rates);
+    printf("%s, %d threads: loss %.4f after %d steps; workspace %.0f MB\n", kind, threads,
+           nll / (double)count, n + 1, (double)sd_net_ws_bytes(net, &plan) / 1e6);
+    printf("BENCH train.sd_ms %.3f\nBENCH train.sd_fb_ms %.3f\nBENCH train.sgemm %.2f\n", 1e3 * s1,
+           1e3 * s2, r);
+    printf("BENCH train.flops %.4f\nBENCH train.share %.5f\nBENCH train.fb_share %.5f\n", flops,
+           flops / s1 / r, flops / s2 / r);
+    sd_optim_free(opt);
+    sd_free(mats);
     sd_free(ids);
     sd_free(targets);
     sd_free(grad);

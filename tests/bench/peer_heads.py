@@ -1,10 +1,13 @@
-"""NumPy on the shapes of bench_heads.c: (a) dense D×D matrices, a sample of heads; (b) the same
-2d×2d reduction with numpy.linalg. The best thread count is taken for each.
+"""NumPy on the shapes of bench_heads.c, in turns with it: (a) dense D×D matrices, one sample a shape
+and round; (b) the same 2d×2d reduction with numpy.linalg. Both at one thread and at all.
 
-    OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE must be unset: peers run as users have them.
-    python peer_heads.py [ms a head of bench_heads]
+    peer_heads.py BENCH_HEADS [ROUNDS]
+
+OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE are unset: peers run as users have them. Prints `BENCH name
+value` for every round, seconds for all heads.
 """
 import os
+import subprocess
 import sys
 import time
 
@@ -50,30 +53,34 @@ def reduced(wq, wk):
     return finish(m, (m - m.T) / 2, (m + m.T) / 2, np.linalg.eigvals(wk.T @ wq))
 
 
-def rate(f, dm, seconds):
+def seconds_a_head(f, dm, budget):
+    """Median over calls for at least `budget` seconds."""
     rng = np.random.default_rng(1)
     wq, wk = rng.standard_normal((dm, D)), rng.standard_normal((dm, D))
-    f(wq, wk) if f is reduced else None
-    best, end = 1e9, time.perf_counter() + seconds
-    while True:
+    times, end = [], time.perf_counter() + budget
+    while not times or time.perf_counter() < end:
         t = time.perf_counter()
         f(wq, wk)
-        best = min(best, time.perf_counter() - t)
-        if time.perf_counter() > end:
-            return best
+        times.append(time.perf_counter() - t)
+    return float(np.median(times))
 
 
-total = sum(l * h for _, l, h in SHAPES)
-for name, f, seconds in (("reduced", reduced, 1.5), ("dense", dense, 0.1)):
-    best = None
-    for threads in (1, os.cpu_count()):
-        with threadpool_limits(threads):
-            per = {h * D: rate(f, h * D, seconds) for h in sorted({h for _, _, h in SHAPES})}
-        t = sum(l * h * per[h * D] for _, l, h in SHAPES)
-        if best is None or t < best[0]:
-            best = (t, threads, per)
-    t, threads, per = best
-    print("numpy %s: %.2f s for %d heads (%d threads; best of a sample per shape: %s)" % (
-        name, t, total, threads, ", ".join("D %d %.1f ms" % (a, 1e3 * b) for a, b in per.items())))
-    if len(sys.argv) > 1:
-        print("  sd is %.1f times as fast" % (1e3 * t / total / float(sys.argv[1])))
+def main():
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    cpus = len(os.sched_getaffinity(0))
+    widths = sorted({h * D for _, _, h in SHAPES})
+    print("numpy %s; dense: one head a width, round and thread count stands for all of its width"
+          % np.__version__)
+    reduced(*(np.random.default_rng(0).standard_normal((768, D)) for _ in range(2)))
+    for _ in range(rounds):
+        print(subprocess.run([sys.argv[1], "0", "1"], check=True, capture_output=True, text=True).stdout,
+              end="", flush=True)
+        for name, f, budget in (("reduced", reduced, .5), ("dense", dense, 0)):
+            for threads in sorted({1, cpus}):
+                with threadpool_limits(threads):
+                    per = {w: seconds_a_head(f, w, budget) for w in widths}
+                print("BENCH heads.numpy_%s_%d_s %.3f" % (
+                    name, threads, sum(l * h * per[h * D] for _, l, h in SHAPES)), flush=True)
+
+
+main()

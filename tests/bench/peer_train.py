@@ -1,5 +1,13 @@
-"""PyTorch on the model of bench_train.c: forward, loss, backward; eager and torch.compile.
-Usage: peer_train.py [threads] [seconds] [eager|compile|both]"""
+"""PyTorch on the model of bench_train.c, in turns with it: eager and torch.compile, each with attention
+written out (plain) and through scaled_dot_product_attention (sdpa). A step is forward, loss, backward,
+clipping and AdamW (fused); forward + loss + backward is timed beside it.
+
+    peer_train.py BENCH_TRAIN [THREADS] [ROUNDS] [SECONDS]
+
+Prints `BENCH name value`, the medians of each round in ms.
+"""
+import statistics
+import subprocess
 import sys
 import time
 
@@ -63,30 +71,56 @@ class Model(nn.Module):
         return F.cross_entropy((x @ self.tok.weight.T).view(-1, V), targets.view(-1))
 
 
-def run(name, model, fn, seconds):
-    ids, targets = torch.randint(V, (B, T)), torch.randint(V, (B, T))
-    best, total, k = 1e30, 0.0, 0
-    while k < 3 or total < seconds:
+class Runner:
+    def __init__(self, name, block, compiled):
+        torch.manual_seed(0)
+        self.name, self.model = name, Model(block)
+        self.fn = torch.compile(self.model) if compiled else self.model
+        self.opt = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.data = torch.randint(V, (B, T)), torch.randint(V, (B, T))
+        for _ in range(2):
+            self.step()
+
+    def step(self):
         t = time.perf_counter()
-        model.zero_grad(set_to_none=True)
-        loss = fn(ids, targets)
+        self.model.zero_grad(set_to_none=True)
+        loss = self.fn(*self.data)
         loss.backward()
-        t = time.perf_counter() - t
-        if k > 0:
-            best, total = min(best, t), total + t
-        k += 1
-    print(f"torch {torch.__version__} {name}: loss {loss.item():.4f}; step {best * 1e3:.1f} ms, "
-          f"{B * T / best:.0f} tokens/s", flush=True)
+        t1 = time.perf_counter()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.opt.step()
+        self.loss = loss.item()
+        return time.perf_counter() - t, t1 - t
+
+    def run(self, seconds):
+        whole, part = [], []
+        while len(whole) < 3 or sum(whole) < seconds:
+            w, p = self.step()
+            whole.append(w)
+            part.append(p)
+        print("BENCH train.%s_ms %.3f" % (self.name, 1e3 * statistics.median(whole)))
+        print("BENCH train.%s_fb_ms %.3f" % (self.name, 1e3 * statistics.median(part)), flush=True)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 8
-    which = sys.argv[3] if len(sys.argv) > 3 else "both"
-    torch.manual_seed(0)
-    for label, block in (("plain", Block), ("sdpa", SdpaBlock)):
-        m = Model(block)
-        if which in ("eager", "both"):
-            run(f"eager, {label}", m, m, seconds)
-        if which in ("compile", "both"):
-            run(f"compile, {label}", m, torch.compile(m), seconds)
+def main():
+    bench = sys.argv[1]
+    threads = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 6
+    torch.set_num_threads(threads)
+    runners = []
+    for kind, block in (("plain", Block), ("sdpa", SdpaBlock)):
+        for mode in ("eager", "compile"):
+            try:
+                runners.append(Runner(mode + "_" + kind, block, mode == "compile"))
+            except Exception as e:
+                print("torch %s %s does not run here: %s" % (mode, kind, str(e).strip().split("\n")[0][:200]))
+    for _ in range(rounds):
+        print(subprocess.run([bench, str(threads), str(seconds)], check=True, capture_output=True,
+                             text=True).stdout, end="", flush=True)
+        for r in runners:
+            r.run(seconds)
+    print("torch %s: %s" % (torch.__version__, ", ".join("%s loss %.4f" % (r.name, r.loss) for r in runners)))
+
+
+main()
