@@ -127,16 +127,8 @@ size_t sd_text_lost(const sd_text *t, int *first) {
 sd_status sd_text_ids(sd_text *t, const sd_model *m, const int32_t **ids, size_t *n, sd_err *err) {
     const int vocab = sd_model_config(m)->vocab;
     if (t->bytes) {
-        sd_tokenizer *tok = sd_model_tokenizer(m);
-        if (!tok) {
-            const char *why = sd_model_tokenizer_error(m);
-            return why && why[0]
-                       ? sd_fail(err, SD_EFORMAT, "%s: its tokenizer was refused: %s",
-                                 sd_model_name(m), why)
-                       : sd_fail(err, SD_EINVAL,
-                                 "%s came without a tokenizer: give token ids instead of text",
-                                 sd_model_name(m));
-        }
+        sd_tokenizer *tok;
+        SD_TRY(sd_model_need_tokenizer(m, &tok, err));
         if (tok != t->tok) {
             sd_ids fresh = {0};
             size_t lost = 0;

@@ -50,7 +50,8 @@ struct sd_model {
 
     sd_tokenizer *tokenizer;
     bool tokenizer_tried;
-    char *tokenizer_error, *tokenizer_source;
+    sd_err tokenizer_err; // why it was refused
+    char *tokenizer_source;
 
     step *steps;
     size_t n_steps, cap_steps;
@@ -262,7 +263,6 @@ void sd_model_unref(sd_model *m) {
     sd_free(m->steps);
     sd_free(m->name);
     sd_free(m->path);
-    sd_free(m->tokenizer_error);
     sd_free(m->tokenizer_source);
     sd_tokenizer_unref(m->tokenizer);
     sd_container_unref(m->container);
@@ -818,11 +818,7 @@ sd_status sd_model_clone(const sd_model *src, sd_model **out, sd_err *err) {
         if (!m->tokenizer_source)
             st = SD_ENOMEM;
     }
-    if (src->tokenizer_error) {
-        m->tokenizer_error = sd_strdup(src->tokenizer_error, err);
-        if (!m->tokenizer_error)
-            st = SD_ENOMEM;
-    }
+    m->tokenizer_err = src->tokenizer_err;
     if (!m->name || !m->path || st != SD_OK) {
         st = SD_ENOMEM;
         goto fail;
@@ -1601,50 +1597,64 @@ const sd_container *sd_model_container(const sd_model *m) {
     return m->container;
 }
 
-static void open_tokenizer(sd_model *m) {
-    sd_err err;
-    sd_err_clear(&err);
-    m->tokenizer_tried = true;
-    sd_status st = SD_OK;
+static sd_status open_tokenizer(sd_model *m, sd_err *err) {
     if (m->tokenizer_source) {
         bool any = !sd_path_is_dir(m->tokenizer_source);
         for (size_t i = 0; !any && i < N_TOKENIZER_FILES; i++) {
-            char *p = sd_path_join(m->tokenizer_source, tokenizer_files[i], NULL);
-            any = p && sd_path_exists(p) && strstr(tokenizer_files[i], "_") == NULL;
+            char *p = sd_path_join(m->tokenizer_source, tokenizer_files[i], err);
+            if (!p)
+                return SD_ENOMEM;
+            any = sd_path_exists(p) && strstr(tokenizer_files[i], "_") == NULL;
             sd_free(p);
         }
         if (any)
-            st = sd_tokenizer_open(m->tokenizer_source, NULL, &m->tokenizer, &err);
+            return sd_tokenizer_open(m->tokenizer_source, NULL, &m->tokenizer, err);
     } else if (m->container && strcmp(sd_container_format(m->container), "gguf") == 0) {
         json_t *meta = sd_container_meta(m->container);
         if (json_object_get(meta, "tokenizer.ggml.model"))
-            st = sd_tokenizer_from_gguf(meta, sd_container_path(m->container), &m->tokenizer, &err);
+            return sd_tokenizer_from_gguf(meta, sd_container_path(m->container), &m->tokenizer,
+                                          err);
     }
-    if (st != SD_OK) {
-        m->tokenizer = NULL;
-        m->tokenizer_error = sd_strdup(err.text, NULL);
-    }
+    return SD_OK;
 }
 
 sd_tokenizer *sd_model_tokenizer(const sd_model *cm) {
     sd_model *m = (sd_model *)cm; // opening on first use is no change a caller can see
     pthread_mutex_lock(&m->lock);
-    if (!m->tokenizer && !m->tokenizer_tried)
-        open_tokenizer(m);
+    if (!m->tokenizer && !m->tokenizer_tried) {
+        sd_err_clear(&m->tokenizer_err);
+        sd_status st = open_tokenizer(m, &m->tokenizer_err);
+        if (st != SD_OK) {
+            m->tokenizer = NULL;
+            m->tokenizer_err.code = st;
+        }
+        m->tokenizer_tried = st != SD_ENOMEM; // there may be room the next time
+    }
     pthread_mutex_unlock(&m->lock);
     return m->tokenizer;
 }
 
+sd_status sd_model_need_tokenizer(const sd_model *m, sd_tokenizer **out, sd_err *err) {
+    *out = sd_model_tokenizer(m);
+    if (*out)
+        return SD_OK;
+    sd_status st = m->tokenizer_err.code;
+    if (st == SD_OK)
+        return sd_fail(err, SD_EINVAL, "%s came without a tokenizer: give token ids, {1, 2, 3}",
+                       m->name);
+    return sd_fail(err, st, "%s: its tokenizer was refused: %s", m->name,
+                   m->tokenizer_err.text[0] ? m->tokenizer_err.text : "out of memory");
+}
+
 const char *sd_model_tokenizer_error(const sd_model *m) {
-    return m->tokenizer_error ? m->tokenizer_error : "";
+    return m->tokenizer_err.text;
 }
 
 void sd_model_set_tokenizer(sd_model *m, sd_tokenizer *t) {
     sd_tokenizer *old = m->tokenizer;
     m->tokenizer = t ? sd_tokenizer_ref(t) : NULL;
     m->tokenizer_tried = true;
-    sd_free(m->tokenizer_error);
-    m->tokenizer_error = NULL;
+    sd_err_clear(&m->tokenizer_err);
     sd_tokenizer_unref(old);
 }
 

@@ -136,6 +136,8 @@ const char *sd_model_path(const sd_model *m); /* "" for fresh models */
  * sd_model_tokenizer_error then says why ("" = the model came without one). */
 sd_tokenizer *sd_model_tokenizer(const sd_model *m);
 const char *sd_model_tokenizer_error(const sd_model *m);
+/* The same for callers that cannot do without: NULL is the error it stands for. */
+sd_status sd_model_need_tokenizer(const sd_model *m, SD_BORROW sd_tokenizer **out, sd_err *err);
 /* source (nullable): the file or folder that sd_model_save copies tokenizer files from. */
 void sd_model_set_tokenizer(sd_model *m, sd_tokenizer *SD_NULLABLE t);
 sd_status sd_model_set_tokenizer_source(sd_model *m, const char *SD_NULLABLE source, sd_err *err);
