@@ -592,10 +592,9 @@ static sd_status headings(sd_table *t, sd_model *m, const sd_heads_opts *o, int 
         snprintf(lag, sizeof lag, "; rotary lag %" PRId64, o->lag);
     if (draws)
         snprintf(null, sizeof null, "Gaussian null of %d draws, seed %" PRIu64, draws, o->seed);
-    SD_TRY(sd_table_heading(t, err,
-                            "%s: weight level, kernel %s; %s; %s%s; %s",
-                            sd_model_name(m), only_sd ? "α(W_Q W_Kᵀ − W_K W_Qᵀ)" : "c·W_Q W_Kᵀ",
-                            norm, bias, lag, null));
+    SD_TRY(sd_table_heading(t, err, "%s: weight level, kernel %s; %s; %s%s; %s", sd_model_name(m),
+                            only_sd ? "α(W_Q W_Kᵀ − W_K W_Qᵀ)" : "c·W_Q W_Kᵀ", norm, bias, lag,
+                            null));
     SD_TRY(sd_table_heading(t, err,
                             "ranks of the routing R; pr = participation ratio (Σσ²)²/Σσ⁴, "
                             "a plane counts 2"));

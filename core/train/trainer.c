@@ -317,6 +317,8 @@ static sd_status save_model(state *s, const char *name, sd_err *err) {
 }
 
 static sd_status nonfinite(state *s, const char *what, double value, sd_err *err) {
+    if (isnan(value))
+        value = NAN; // of either sign, "nan" in the message
     const char *p = sd_optim_nonfinite(s->net, sd_net_params(s->net));
     if (p)
         return sd_fail(err, SD_ENUMERIC,
