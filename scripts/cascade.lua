@@ -37,7 +37,7 @@ for _, w in ipairs(twins) do
         w.model = train(fresh, {
             data = out .. "/corpus.train.bin", val = out .. "/corpus.val.bin", dir = dir,
             steps = steps, batch = 8, ctx = 256, lr = 6e-4, seed = 1,
-            eval_every = steps // 10, measure_every = steps // 15, save_every = steps // 10,
+            eval_every = math.max(1, steps // 10), measure_every = math.max(1, steps // 15),
             measure_seqs = 2, measure_draws = 10,
         })
     end

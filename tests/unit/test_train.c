@@ -438,6 +438,11 @@ static void resume_bit_for_bit(void **state) {
         OK(sd_train(m, t, v, &o, r, &log, &cascade, &err));
         assert_int_equal(sd_table_rows(log), 20);
         assert_int_equal(sd_table_rows(cascade), 5 * 2); /* steps 0 5 10 15 20, two layers */
+        for (int i = 0; i < 10; i++) {                   /* METHOD §6: stable all through */
+            assert_true(cell(cascade, i, "stable") == 1);
+            assert_true(cell(cascade, i, "max_re_l") <= -cell(cascade, i, "min_d") + 1e-6);
+            assert_true(cell(cascade, i, "pr") >= 2 - 1e-9 && cell(cascade, i, "pr_null") > 2);
+        }
         assert_true(isfinite(cell(log, 19, "val_loss")) && isnan(cell(log, 18, "val_loss")));
         sd_table_unref(log);
         sd_table_unref(cascade);
