@@ -253,9 +253,12 @@ static int call_op(lua_State *L) {
     sd_err e = {0};
     sd_status st = sd_op_call(S->session, op, c->args, &c->result, &e);
     if (st == SD_ENOMEM) { /* dead tensors and models may hold it */
+        sd_err first = e;
         lua_gc(L, LUA_GCCOLLECT);
         e = (sd_err){0};
         st = sd_op_call(S->session, op, c->args, &c->result, &e);
+        if (st != SD_OK && st != SD_ECANCEL)
+            e = first; /* the second run may have tripped over what the first one left */
     }
     if (st != SD_OK) {
         clear_call(c);
