@@ -357,8 +357,10 @@ int main(int argc, char **argv) {
     atexit(check_stdout);
     options o = {.threads = -1, .seed = -1};
     o.code = calloc((size_t)argc + 1, sizeof *o.code);
-    if (!o.code)
+    if (!o.code) {
+        fputs("sd: out of memory\n", stderr);
         return 1;
+    }
     int u = read_options(argc, argv, &o);
     if (u) {
         free(o.code);
