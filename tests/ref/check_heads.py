@@ -268,9 +268,9 @@ def tiny_models():
 
 # ---- token level ----------------------------------------------------------------------------------
 
-def captured(path, text, layer, what):
-    x = sd(program, "return capture(open %s, %s, {layer=%d, what=%s, ctx=512})"
-           % (quote(path), text, layer, quote(what)))
+def captured(path, text, layer, what, ctx):
+    x = sd(program, "return capture(open %s, %s, {layer=%d, what=%s, ctx=%d})"
+           % (quote(path), text, layer, quote(what), ctx))
     return np.array(x, np.float32)
 
 
@@ -296,12 +296,12 @@ def probe(name, path, text, heads):
     return {(r["layer"], r["head"]): r for r in rows}
 
 
-def token_level(name, path, text, rows, layers, scale, causal, kv, sd_kind=False):
+def token_level(name, path, text, rows, layers, scale, causal, kv, ctx=512, sd_kind=False):
     w = Worst("%s tokens, from captured Q and K" % name, 1e-8)
     n = 0
     for l in layers:
-        q, k = captured(path, text, l, "q"), captured(path, text, l, "k")
-        d = captured(path, text, l, "d") if sd_kind else None
+        q, k = captured(path, text, l, "q", ctx), captured(path, text, l, "k", ctx)
+        d = captured(path, text, l, "d", ctx) if sd_kind else None
         for h in range(q.shape[1]):
             a, b = q[:, h], k[:, h * kv // q.shape[1]]
             if sd_kind:
@@ -421,7 +421,7 @@ def tokens():
         got = sd(program, "return probe(open %s, %s, {ctx=256, seqs=1})" % (quote(path), text))
         rows = {(r["layer"], r["head"]): r for r in got}
         s = name == "interim-sd"
-        token_level(name, path, text, rows, range(6), 128 ** -0.5 if s else 0.125, True, 4, s)
+        token_level(name, path, text, rows, range(6), 128 ** -0.5 if s else 0.125, True, 4, 256, s)
 
 
 PARTS = dict(tiny=tiny_models, minilm=weights_minilm, smollm2=weights_smollm2, tokens=tokens, nulls=nulls)
