@@ -20,6 +20,7 @@ static int close_model(lua_State *L) {
     if (b->next) {
         b->next->prev = b->prev;
         b->prev->next = b->next;
+        sd_lua_get(L)->n_models--;
         b->next = b->prev = NULL;
     }
     return 0;

@@ -8,7 +8,7 @@
 #include "lua/bind.h"
 #include "lua/embed.h"
 
-enum { SOFT_MAX_START = 256 << 20 };
+enum { SOFT_MAX_START = 256 << 20, MODELS_MAX_START = 50 };
 
 /* ---- state ------------------------------------------------------------------------------------
  */
@@ -72,7 +72,7 @@ size_t sd_lua_external(const sd_lua *S) {
 
 void sd_lua_check_memory(lua_State *L) {
     sd_lua *S = sd_lua_get(L);
-    if (S->collecting || sd_lua_external(S) <= S->soft_max)
+    if (S->collecting || (S->n_models <= S->models_max && sd_lua_external(S) <= S->soft_max))
         return;
     S->collecting = true;
     lua_gc(L, LUA_GCCOLLECT);
@@ -80,6 +80,8 @@ void sd_lua_check_memory(lua_State *L) {
     size_t live = sd_lua_external(S);
     while (live > S->soft_max / 10 * 8)
         S->soft_max = S->soft_max / 10 * 14;
+    while (S->n_models > S->models_max / 10 * 8)
+        S->models_max = S->models_max / 10 * 14;
 }
 
 void sd_lua_account(lua_State *L, const void *key, size_t bytes) {
@@ -254,6 +256,7 @@ void sd_lua_boxed_model(lua_State *L, sd_box_model *b) {
     b->prev = &S->models;
     b->next->prev = b;
     S->models.next = b;
+    S->n_models++;
     sd_lua_check_memory(L);
 }
 
@@ -551,6 +554,7 @@ lua_State *sd_lua_new(sd_session *s, sd_err *err) {
     }
     S->session = s;
     S->soft_max = SOFT_MAX_START;
+    S->models_max = MODELS_MAX_START;
     S->models.prev = S->models.next = &S->models;
     S->width = 80;
     lua_State *L = lua_newstate(allocate, S);

@@ -50,6 +50,8 @@ static sd_status prepare(sd_model *m, int batch, int tokens, const sd_run *run, 
         c->plan = (sd_net_plan){.batch = batch, .tokens = tokens, .threads = threads};
         SD_TRY(sd_net_ws_new(c->net, &c->plan, &c->ws, err));
         sd_net_ws_freeze(c->ws);
+        sd_model_set_cache_bytes(m, sd_net_n_params(c->net) * sizeof(float) +
+                                        sd_net_ws_bytes(c->net, &c->plan));
     }
     *out = c;
     return SD_OK;

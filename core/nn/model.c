@@ -60,6 +60,7 @@ struct sd_model {
 
     void *cache;
     uint64_t cache_version;
+    size_t cache_bytes;
     void (*cache_destroy)(void *);
 
     pthread_mutex_t lock; // of slots, clock, tokenizer
@@ -1680,7 +1681,7 @@ int64_t sd_model_n_params(const sd_model *m) {
 
 size_t sd_model_loaded_bytes(const sd_model *cm) {
     sd_model *m = (sd_model *)cm;
-    size_t total = 0;
+    size_t total = m->cache_bytes;
     for (size_t i = 0; i < m->n_entries; i++) {
         if (m->entries[i].edited)
             total += sd_tensor_nbytes(m->entries[i].edited->t);
@@ -1774,4 +1775,9 @@ void sd_model_set_cache(sd_model *m, void *cache, void (*destroy)(void *)) {
     m->cache = cache;
     m->cache_destroy = destroy;
     m->cache_version = m->version;
+    m->cache_bytes = 0;
+}
+
+void sd_model_set_cache_bytes(sd_model *m, size_t bytes) {
+    m->cache_bytes = bytes;
 }

@@ -182,5 +182,7 @@ uint64_t sd_model_version(const sd_model *m);
 /* One cached compute object owned by the model, freed with it or when replaced. */
 void *sd_model_cache(const sd_model *m, uint64_t *version);
 void sd_model_set_cache(sd_model *m, void *cache, void (*destroy)(void *));
+/* Bytes the cached object holds, for sd_model_loaded_bytes; 0 again when it is replaced. */
+void sd_model_set_cache_bytes(sd_model *m, size_t bytes);
 
 #endif

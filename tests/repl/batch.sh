@@ -141,6 +141,8 @@ fi
 
 # memory: dead tensors do not pile up (CASES R06)
 is "memory stays bounded" true "$("$sd" -e 'for i = 1, 2000 do local t = sd.tensor(1000, 1000) end' -e 'memory().peak_rss < 900 * 2^20')"
+is "computing models stay bounded" true "$("$sd" -e 'm = open "data/interim-gpt2" for i = 1, 40 do nll(scale_head(m, {layer=0, head=0}), ids{1, 2, 3}) end' -e 'memory().peak_rss < 600 * 2^20')"
+is "models do not run out of files" ok "$(ulimit -n 100; "$sd" -e 'for i = 1, 300 do local m = open "data/interim-gpt2" end' -e '"ok"')"
 is "a view keeps its parent" 5.0 "$("$sd" -e 'local a = ones(1000, 1000) * 5 local v = a[3] a = nil collectgarbage() collectgarbage() print(v[7])')"
 
 # names from strangers reach the terminal without their control bytes; a missing script says why
