@@ -362,6 +362,7 @@ static sd_status apply_index(sd_container *c, const json_t *map, const char **sh
                 e->info.shard = -1; /* dropped below */
                 continue;
             }
+            e->info.unindexed = pass == 1;
             c->slots[s] = (uint32_t)(i + 1);
         }
     }

@@ -23,7 +23,8 @@ typedef struct sd_tensor_info {
     int64_t
         shape[SD_MAX_DIMS]; /* row-major, outermost first (GGUF's order is reversed on reading) */
     uint64_t bytes;
-    int shard; /* index of the file that holds it */
+    int shard;      /* index of the file that holds it */
+    bool unindexed; /* in a shard, but not placed there by the index */
 } sd_tensor_info;
 
 /* path: a .safetensors or .gguf file, a *.safetensors.index.json, or a folder that holds one of

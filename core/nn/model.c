@@ -373,11 +373,14 @@ static sd_status match_tensors(sd_model *m, found_map *f, sd_err *err) {
             continue;
         const sd_tensor_info *t = sd_container_at(m->container, (size_t)f->v[k].src);
         shape_text(t->ndim, t->shape, got);
-        if (!m->family->optional || !m->family->optional(&m->cfg, f->v[k].name))
+        if (!m->family->optional || !m->family->optional(&m->cfg, f->v[k].name)) {
+            if (t->unindexed)
+                continue; // of another file set: the index does not ask for it (warned at opening)
             return sd_fail(
                 err, SD_EFORMAT,
                 "%s: unexpected tensor %.200s %s: no part of a %s model with this config", path,
                 t->name, got, m->family->name);
+        }
         SD_TRY(add_entry(m, f->v[k].name, t->dtype, t->ndim, t->shape, f->v[k].src, err));
     }
     return SD_OK;

@@ -447,6 +447,8 @@ static void test_shards(void **state) { /* L12 */
     assert_int_equal(sd_container_open(tmp_dir, &run, &c, &err), SD_OK);
     assert_int_equal(w.n, 1);
     assert_non_null(strstr(w.text, "first: x"));
+    assert_true(sd_container_at(c, (size_t)sd_container_find(c, "x"))->unindexed);
+    assert_false(sd_container_at(c, (size_t)sd_container_find(c, "a"))->unindexed);
     sd_container_unref(c);
 
     /* two shards hold the name: the index decides */
