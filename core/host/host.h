@@ -96,5 +96,6 @@ sd_builtin_group sd_ops_spectral(void);
 sd_builtin_group sd_ops_eval(void);
 sd_builtin_group sd_ops_figures(void);
 sd_builtin_group sd_ops_train(void);
+sd_builtin_group sd_ops_sweep(void);
 
 #endif
