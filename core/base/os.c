@@ -333,6 +333,16 @@ done:
     return SD_OK;
 }
 
+void sd_remove_folder(const char *path) {
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            unlinkat(dirfd(d), e->d_name, 0);
+    if (d)
+        closedir(d);
+    rmdir(path);
+}
+
 char *sd_path_join(const char *dir, const char *name, sd_err *err) {
     sd_buf b = {0};
     size_t n = strlen(dir);

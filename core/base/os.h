@@ -38,6 +38,8 @@ bool sd_path_is_dir(const char *path);
 sd_status sd_mkdirs(const char *path, sd_err *err);
 /* Sorted names in a folder, without "." and "..". Free each and the array with sd_free. */
 sd_status sd_list_dir(const char *path, SD_OWN char ***names, size_t *n, sd_err *err);
+/* Removes a folder of files, as far as it goes. For clean-up: allocates nothing itself. */
+void sd_remove_folder(const char *path);
 /* dir + "/" + name; base name (pointer into path). */
 SD_OWN char *sd_path_join(const char *dir, const char *name, sd_err *err);
 const char *sd_path_base(const char *path);

@@ -1502,22 +1502,6 @@ static sd_status write_folder(sd_model *m, const char *dir, const char *config, 
     return st;
 }
 
-static void remove_folder(const char *dir) {
-    char **names = NULL;
-    size_t n = 0;
-    if (sd_list_dir(dir, &names, &n, NULL) == SD_OK) {
-        for (size_t i = 0; i < n; i++) {
-            char *p = sd_path_join(dir, names[i], NULL);
-            if (p)
-                remove(p);
-            sd_free(p);
-            sd_free(names[i]);
-        }
-        sd_free(names);
-    }
-    rmdir(dir);
-}
-
 sd_status sd_model_save(sd_model *m, const char *dir_in, const sd_run *run, sd_err *err) {
     size_t n = strlen(dir_in);
     while (n > 1 && dir_in[n - 1] == '/')
@@ -1552,7 +1536,7 @@ sd_status sd_model_save(sd_model *m, const char *dir_in, const sd_run *run, sd_e
     sd_buf_printf(&tmp, "%s.tmp-%ld", dir, (long)getpid());
     st = sd_buf_status(&tmp, err);
     if (st == SD_OK) {
-        remove_folder(tmp.p); // left by a crashed process of the same number
+        sd_remove_folder(tmp.p); // left by a crashed process of the same number
         st = sd_mkdirs(tmp.p, err);
     }
     if (st == SD_OK) {
@@ -1560,7 +1544,7 @@ sd_status sd_model_save(sd_model *m, const char *dir_in, const sd_run *run, sd_e
         if (st == SD_OK && rename(tmp.p, dir) != 0)
             st = sd_fail(err, SD_EWRITE, "%s: cannot be renamed to %s", tmp.p, dir);
         if (st != SD_OK)
-            remove_folder(tmp.p);
+            sd_remove_folder(tmp.p);
     }
     sd_buf_free(&tmp);
 done:

@@ -352,6 +352,21 @@ static int run(shell *s, const options *o, int argc, char **argv) {
     return run_script(s, argc, argv, argc, true);
 }
 
+typedef struct job {
+    shell *s;
+    const options *o;
+    int argc, code;
+    char **argv;
+} job;
+
+/* Between the calls that are protected one by one, memory may end too: Lua would abort. */
+static int protected_run(lua_State *L) {
+    job *j = lua_touserdata(L, 1);
+    lua_settop(L, 0);
+    j->code = run(j->s, j->o, j->argc, j->argv);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     setlocale(LC_CTYPE, ""); /* and nothing else: numbers stay as in C */
     atexit(check_stdout);
@@ -392,7 +407,12 @@ int main(int argc, char **argv) {
     s.L = sd_lua_new(s.session, &e);
     if (s.L) {
         shell_update_size(&s);
-        code = run(&s, &o, argc, argv);
+        job j = {.s = &s, .o = &o, .argc = argc, .argv = argv, .code = 1};
+        lua_pushcfunction(s.L, protected_run);
+        lua_pushlightuserdata(s.L, &j);
+        if (lua_pcall(s.L, 1, 0, 0) != LUA_OK)
+            shell_report(&s, lua_tostring(s.L, -1));
+        code = j.code;
         shell_clear_progress(&s);
     } else {
         shell_report(&s, e.text);
