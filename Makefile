@@ -9,7 +9,9 @@ VERSION := 0.1.0
 PREFIX  ?= /usr/local
 PROGRAM ?= sd
 B       ?= build
-CC      ?= gcc
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
 READLINE ?= yes
 
 ABI     := 1
@@ -20,7 +22,7 @@ endif
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla \
            -Wformat=2 -Wno-format-nonliteral -Wundef -Wno-missing-field-initializers
 PKGS    := lua5.4 libpcre2-8 jansson libutf8proc
-CPPFLAGS += -D_POSIX_C_SOURCE=200809L -Icore -I$(B)/gen -DSD_VERSION='"$(VERSION)"' -DSD_PREFIX='"$(PREFIX)"'
+CPPFLAGS += -D_POSIX_C_SOURCE=200809L -Icore -I$(B)/gen -DSD_VERSION='"$(VERSION)"'
 CFLAGS  += -std=c11 $(OPT) -g -fno-math-errno -ffp-contract=off -fopenmp-simd -fvisibility=hidden -MMD -MP $(WARN) $(SAN) $(WERROR)
 PKGC    = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKGL    = $(shell pkg-config --libs $(PKGS) 2>/dev/null)
@@ -76,12 +78,12 @@ $(B)/tests/%: tests/unit/%.c $(B)/libsd.a
 
 $(B)/tests/failmalloc.so: tests/failmalloc.c
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O1 -g -Wall -Wextra -fPIC -shared $< -o $@ -ldl
+	$(CC) -std=gnu11 -O1 -g -Wall -Wextra $(WERROR) -fPIC -shared $< -o $@ -ldl
 
 # The gallery of broken plugins; without -z defs, since one lacks a symbol.
 $(B)/tests/gallery/%.so: tests/plugins/%.c tests/plugins/gallery.h core/include/sd_plugin.h
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -O1 -g -Wall -Wextra -Icore/include -fPIC -fvisibility=hidden -shared $(SAN) $< -o $@ -lm
+	$(CC) -std=c11 -O1 -g -Wall -Wextra -Icore/include $(WERROR) -fPIC -fvisibility=hidden -shared $(SAN) $< -o $@ -lm
 
 $(B)/plugins/%.so: plugins/%.c core/include/sd_plugin.h
 	@mkdir -p $(@D)
@@ -108,7 +110,8 @@ tests: $(UNIT) $(TESTSO)
 SANFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 check-asan: deps-test
 	@$(MAKE) --no-print-directory -j2 B=$(B)/asan SAN="$(SANFLAGS)" OPT=-O1 all tests
-	@SD_SANITIZED=1 sh tests/run.sh $(B)/asan
+	@SD_SANITIZED=1 LSAN_OPTIONS="suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0" \
+	    UBSAN_OPTIONS=print_stacktrace=1 sh tests/run.sh $(B)/asan
 
 FUZZ_SECONDS ?= 120
 FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -154,20 +157,26 @@ $(B)/tools/%: tests/tools/%.c $(B)/libsd.a
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(PKGC) $< -o $@ $(B)/libsd.a $(LIBS)
 
 # Warnings as errors with both compilers, layering, exported symbols, format, cppcheck.
-FORMATTED = $(wildcard core/*/*.[ch] plugins/*.c tests/*/*.c tests/*.c)
+FORMATTED = $(wildcard core/*/*.[ch] plugins/*.c tests/*/*.[ch] tests/*.c)
 lint:
 	@sh scripts/deps.sh build test lint
-	@$(MAKE) --no-print-directory -j2 B=$(B)/lint-gcc WERROR=-Werror all tests
-	@$(MAKE) --no-print-directory -j2 B=$(B)/lint-clang CC=clang WERROR=-Werror all
-	@sh scripts/lint.sh $(B)/lint-gcc
+	@$(MAKE) --no-print-directory -j2 B=$(B)/lint WERROR=-Werror all tests benches tools
+	@$(MAKE) --no-print-directory -j2 B=$(B)/lint CC=clang WERROR=-Werror syntax
+	@sh scripts/lint.sh $(B)/lint
 	@clang-format --dry-run --Werror $(FORMATTED)
-	@cppcheck --quiet --std=c11 --error-exitcode=1 --inline-suppr --enable=warning,portability \
+	@mkdir -p $(B)/lint/cppcheck
+	@cppcheck -j 2 --quiet --std=c11 --error-exitcode=1 --inline-suppr --enable=warning,portability \
+	    --cppcheck-build-dir=$(B)/lint/cppcheck \
 	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -D_POSIX_C_SOURCE=200809L \
 	    -DSD_REAL_BITS=32 -Icore core plugins
 	@echo "lint: clean"
+# Every C file of ours, once, without making anything.
+SYNTAX := $(LIBSRC) $(KSRC) $(APPSRC) $(wildcard plugins/*.c tests/*/*.c)
+syntax: $(SYNTAX:%=syntax-%)
+$(SYNTAX:%=syntax-%): syntax-%: $(B)/gen/lua_embed.c
+	$(CC) $(CPPFLAGS) -Icore/include -DSD_REAL_BITS=32 $(filter-out -MMD -MP,$(CFLAGS)) $(PKGC) -fsyntax-only $*
 
 # ---- install -------------------------------------------------------------------------------------
-DATADIR := $(PREFIX)/share/$(PROGRAM)
 install: all
 	@other=$$(command -v $(PROGRAM) 2>/dev/null || true); \
 	if [ -n "$$other" ] && [ "$$other" != "$(PREFIX)/bin/$(PROGRAM)" ]; then \
@@ -188,4 +197,4 @@ clean:
 
 -include $(LIBOBJ:.o=.d) $(APPOBJ:.o=.d)
 .PHONY: all clean deps deps-test demo test tests check-asan fuzz fuzzers bench benches peers \
-    check-peers tools lint install
+    check-peers tools lint syntax install

@@ -104,7 +104,7 @@ static void test_tokenizer_size(void **state) {
     assert_int_equal(sd_json_parse(b.p, b.n, "tokenizer.json", &j, &err), SD_OK);
     double t = sd_now() - t0;
     print_message("%.1f MB of tokenizer.json in %.2f s\n", (double)b.n / 1e6, t);
-    assert_true(t < 10); /* usually 0.4 s */
+    assert_true(t < (getenv("SD_SANITIZED") ? 120 : 10)); /* usually 0.4 s */
     assert_int_equal(json_array_size(json_object_get(json_object_get(j, "model"), "merges")),
                      280000);
     json_decref(j);
