@@ -205,15 +205,18 @@ sd_status sd_writer_put(sd_writer *w, const void *p, size_t n, sd_err *err) {
     return SD_OK;
 }
 
-static void sync_folder(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char *dir = slash ? sd_strndup(path, (size_t)(slash - path) + (slash == path), NULL) : NULL;
-    int fd = open(slash ? (dir ? dir : ".") : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    sd_free(dir);
+/* Of the file that the spent temporary name stands beside. The name is cut: nothing can run out. A
+ * folder that may be written but not read cannot be synced. */
+static int sync_folder(char *tmp) {
+    char *slash = strrchr(tmp, '/');
+    if (slash)
+        slash[slash == tmp] = '\0';
+    int fd = open(slash ? tmp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    int bad = fsync(fd) != 0 && errno != EINVAL && errno != EROFS ? errno : 0;
+    close(fd);
+    return bad;
 }
 
 sd_status sd_writer_commit(sd_writer *w, sd_err *err) {
@@ -234,10 +237,13 @@ sd_status sd_writer_commit(sd_writer *w, sd_err *err) {
     }
     if (st == SD_OK && rename(w->tmp, w->path) != 0)
         st = sd_fail(err, SD_EWRITE, "%s: %s", w->path, strerror(errno));
-    if (st == SD_OK)
-        sync_folder(w->path);
-    else
+    if (st != SD_OK) {
         unlink(w->tmp);
+    } else {
+        int bad = sync_folder(w->tmp);
+        if (bad)
+            st = sd_fail(err, SD_EWRITE, "%s: its folder: %s", w->path, strerror(bad));
+    }
     writer_free(w);
     return st;
 }
