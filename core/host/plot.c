@@ -311,6 +311,7 @@ static bool harmless(const char *line) {
         "Fontconfig warning", /* no cache folder, old rules */
         "Fontconfig error: No writable cache directories",
         "matches previous range",
+        "convert degree sign", /* of the C locale, under set encoding utf8 */
         "dconf-CRITICAL",
         "Pango-WARNING",
     };

@@ -21,6 +21,10 @@ code() { # NAME EXPECTED COMMAND...
     [ "$got" -eq "$want" ] && ok || bad "$name: expected exit $want, got $got: $(head -c 300 "$tmp/err")"
 }
 
+# figures without any locale, as in a bare container
+code "figure in the C locale" 0 env -u LANG -u LC_CTYPE LC_ALL=C "$sd" -q -e \
+    "plot.heads(heads(open 'data/interim-sd', {draws=0}), {file='$tmp/c.png'})"
+
 # values
 is "expression" 2 "$("$sd" -e '1+1')"
 is "statement, then value" 5 "$("$sd" -e 'x=5' -e x)"
