@@ -44,7 +44,8 @@ typedef struct sd_lua {
     } * acc;
     size_t acc_n, acc_cap;
     size_t tensor_bytes, soft_max;
-    size_t n_models, models_max; /* live models hold their files open: a soft maximum of their own */
+    size_t n_models,
+        models_max; /* live models hold their files open: a soft maximum of their own */
     bool collecting;
     sd_box_model models; /* list head */
     /* Last error raised by a binding. */
