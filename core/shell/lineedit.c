@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/select.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "shell/shell.h"
@@ -73,10 +74,28 @@ static char **attempt(const char *text, int start, int end) {
     return m;
 }
 
+static struct termios first_modes;
+
+static void restore_modes(void) {
+    tcsetattr(STDIN_FILENO, TCSANOW, &first_modes);
+}
+
+/* On Ctrl-C the kernel signals first and then empties the terminal's queues: an answer that is
+ * written in between, such as the next prompt, would be thrown away with what was typed ahead. */
+static void keep_output_on_interrupt(void) {
+    if (tcgetattr(STDIN_FILENO, &first_modes) != 0 || (first_modes.c_lflag & NOFLSH))
+        return;
+    struct termios t = first_modes;
+    t.c_lflag |= NOFLSH;
+    if (tcsetattr(STDIN_FILENO, TCSANOW, &t) == 0)
+        atexit(restore_modes);
+}
+
 void lineedit_start(bool terminal, le_complete_fn complete, void *ctx) {
     on_terminal = terminal;
     if (!terminal)
         return;
+    keep_output_on_interrupt();
     complete_fn = complete;
     complete_ctx = ctx;
     rl_readline_name = "sd";
