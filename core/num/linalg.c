@@ -6,16 +6,33 @@
 #include "base/mem.h"
 #include "num/blas.h"
 
-size_t sd_first_nonfinite_f64(const double *x, size_t n) {
-    /* Blocks are summed first: x·0 is 0 for every finite x and NaN otherwise. */
+#if defined(__x86_64__) && defined(__linux__)
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+
+/* Eight doubles, at any address; narrower machines split it. */
+typedef double lanes __attribute__((vector_size(64), aligned(8), may_alias));
+enum { LANES = 8 };
+#define AT(p_) (*(lanes *)(p_))
+#define ATC(p_) (*(const lanes *)(p_))
+
+/* How many of the first n elements, by whole blocks, are sure to be finite. */
+CLONES static size_t finite_blocks(const double *x, size_t n) {
     size_t i = 0;
     for (; i + 64 <= n; i += 64) {
-        double s = 0.0;
-        for (size_t j = 0; j < 64; j++)
-            s += x[i + j] * 0.0;
-        if (s != 0.0 || isnan(s))
+        lanes s = {0};
+        for (size_t j = 0; j < 64; j += LANES)
+            s += ATC(x + i + j) * 0.0; /* 0 for every finite value, else NaN */
+        if (isnan(s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7]))
             break;
     }
+    return i;
+}
+
+size_t sd_first_nonfinite_f64(const double *x, size_t n) {
+    size_t i = finite_blocks(x, n);
     for (; i < n; i++)
         if (!isfinite(x[i]))
             return i;
@@ -46,20 +63,82 @@ static sd_status check_finite(const double *a, size_t m, size_t n, size_t lda, s
     return SD_OK;
 }
 
-/* dst (n×m) = transpose of src (m×n, ld): in tiles, so that both sides stay in cache. */
-static void transpose(size_t m, size_t n, const double *src, size_t ld, double *dst) {
-    enum { T = 16 };
-    for (size_t i0 = 0; i0 < m; i0 += T)
-        for (size_t j0 = 0; j0 < n; j0 += T)
-            for (size_t j = j0; j < n && j < j0 + T; j++)
-                for (size_t i = i0; i < m && i < i0 + T; i++)
-                    dst[j * m + i] = src[i * ld + j];
+/* Rows a, b, … of a square of lanes to its columns, one doubling of the distance at a time. */
+#define SWAP1(a_, b_)                                                          \
+    do {                                                                       \
+        lanes t_ = __builtin_shufflevector(a_, b_, 0, 8, 2, 10, 4, 12, 6, 14); \
+        b_ = __builtin_shufflevector(a_, b_, 1, 9, 3, 11, 5, 13, 7, 15);       \
+        a_ = t_;                                                               \
+    } while (0)
+#define SWAP2(a_, b_)                                                         \
+    do {                                                                      \
+        lanes t_ = __builtin_shufflevector(a_, b_, 0, 1, 8, 9, 4, 5, 12, 13); \
+        b_ = __builtin_shufflevector(a_, b_, 2, 3, 10, 11, 6, 7, 14, 15);     \
+        a_ = t_;                                                              \
+    } while (0)
+#define SWAP4(a_, b_)                                                         \
+    do {                                                                      \
+        lanes t_ = __builtin_shufflevector(a_, b_, 0, 1, 2, 3, 8, 9, 10, 11); \
+        b_ = __builtin_shufflevector(a_, b_, 4, 5, 6, 7, 12, 13, 14, 15);     \
+        a_ = t_;                                                              \
+    } while (0)
+
+/* dst (n×m) = transpose of src (m×n, ld), in squares of eight. */
+CLONES static void transpose(size_t m, size_t n, const double *src, size_t ld, double *dst) {
+    size_t i = 0;
+    for (; i + LANES <= m; i += LANES) {
+        size_t j = 0;
+        for (; j + LANES <= n; j += LANES) {
+            const double *p = src + i * ld + j;
+            double *o = dst + j * m + i;
+            lanes r0 = ATC(p), r1 = ATC(p + ld), r2 = ATC(p + 2 * ld), r3 = ATC(p + 3 * ld),
+                  r4 = ATC(p + 4 * ld), r5 = ATC(p + 5 * ld), r6 = ATC(p + 6 * ld),
+                  r7 = ATC(p + 7 * ld);
+            SWAP1(r0, r1);
+            SWAP1(r2, r3);
+            SWAP1(r4, r5);
+            SWAP1(r6, r7);
+            SWAP2(r0, r2);
+            SWAP2(r1, r3);
+            SWAP2(r4, r6);
+            SWAP2(r5, r7);
+            SWAP4(r0, r4);
+            SWAP4(r1, r5);
+            SWAP4(r2, r6);
+            SWAP4(r3, r7);
+            AT(o) = r0;
+            AT(o + m) = r1;
+            AT(o + 2 * m) = r2;
+            AT(o + 3 * m) = r3;
+            AT(o + 4 * m) = r4;
+            AT(o + 5 * m) = r5;
+            AT(o + 6 * m) = r6;
+            AT(o + 7 * m) = r7;
+        }
+        for (; j < n; j++)
+            for (size_t k = i; k < i + LANES; k++)
+                dst[j * m + k] = src[k * ld + j];
+    }
+    for (; i < m; i++)
+        for (size_t j = 0; j < n; j++)
+            dst[j * m + i] = src[i * ld + j];
+}
+
+/* Do the norms of all columns of an upper triangle (n×n, column-major) lie within a factor of 8? */
+static bool alike(size_t n, const double *tri) {
+    double lo = HUGE_VAL, hi = 0.0;
+    for (size_t j = 0; j < n; j++) {
+        double x = sd_nrm2_f64(j + 1, tri + j * n);
+        lo = x < lo ? x : lo;
+        hi = x > hi ? x : hi;
+    }
+    return hi <= 8 * lo;
 }
 
 /* When the matrix is tall, a blocked unpivoted QR first (level 3), then the pivoted one on its n×n
  * triangle. Householder QR is backward stable column by column, so columns of very different scale
  * survive the first step, and the second grades them; dgeqp3 alone spends half its work in level 2
- * over the tall matrix. */
+ * over the tall matrix. Columns alike in scale leave nothing to grade: their triangle is R. */
 sd_status sd_qr_pivot(size_t m, size_t n, const double *a, size_t lda, double *r, double *q,
                       sd_err *err) {
     SD_TRY(check_finite(a, m, n, lda, err));
@@ -85,7 +164,11 @@ sd_status sd_qr_pivot(size_t m, size_t n, const double *a, size_t lda, double *r
         f = tri;
         ld = n;
     }
-    SD_GO(st, done, sd_lapack_geqp3(tall ? n : m, n, f, ld, piv, tau, err));
+    if (tall && alike(n, tri))
+        for (size_t j = 0; j < n; j++)
+            piv[j] = (int)j + 1;
+    else
+        SD_GO(st, done, sd_lapack_geqp3(tall ? n : m, n, f, ld, piv, tau, err));
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i <= j && i < k; i++)
             r[i * n + (size_t)piv[j] - 1] = f[j * ld + i];
