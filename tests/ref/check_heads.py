@@ -377,7 +377,7 @@ def nulls():
         x = sd(program, "return capture(open %s, %s, {layer=%d, what='x', ctx=256})" % (quote(path), text, l))
         x = np.array(x)
         draws = []
-        for _ in range(60):
+        for _ in range(200):
             q, k = (x @ rng.standard_normal((256, 64)) for _ in range(2))
             e = ref.dense(q, k)
             e.update(ref.token_controls(q, k, 1e-6, True))
