@@ -6,7 +6,7 @@ dir=$1 secs=${2:-120} bad=0
 for f in "$dir"/fuzz_*; do
     [ -x "$f" ] || continue
     name=${f##*/}
-    work=$dir/work/$name
+    work=$dir/scratch/$name
     mkdir -p "$work"
     seeds=tests/fuzz/corpus/${name#fuzz_}
     [ -d "$seeds" ] || seeds=
