@@ -52,7 +52,8 @@ is "dash" 4 "$(echo 'print(4)' | "$sd" -)"
 # scripts
 printf '#!/usr/bin/env sd\nprint(#arg, arg[1], ...)\n' > "$tmp/a.lua"
 is "script arguments" "2	x	x	y" "$("$sd" "$tmp/a.lua" x y)"
-printf '#!%s\nprint("shebang", ...)\n' "$sd" > "$tmp/b.lua"
+ln -s "$sd" "$tmp/program" # no space in its path
+printf '#!%s\nprint("shebang", ...)\n' "$tmp/program" > "$tmp/b.lua"
 chmod +x "$tmp/b.lua"
 is "shebang" "shebang	1" "$("$tmp/b.lua" 1)"
 is "options after the script are its own" "--json" "$(printf 'print(...)' > "$tmp/c.lua"; "$sd" "$tmp/c.lua" --json)"

@@ -38,7 +38,7 @@ local function replay(lines)
     local f = assert(io.open(tmp, "wb"))
     f:write(table.concat(lines, "\n"), "\n")
     f:close()
-    local p = assert(io.popen(("XDG_CONFIG_HOME=/nonexistent COLUMNS=100 %s -i -q < %s 2>&1")
+    local p = assert(io.popen(("XDG_CONFIG_HOME=/nonexistent COLUMNS=100 '%s' -i -q < %s 2>&1")
         :format(sd_program, tmp)))
     local out = p:read "a"
     local ok, why, code = p:close()
