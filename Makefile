@@ -118,7 +118,7 @@ FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c)
 fuzz:
 	@sh scripts/deps.sh build test check
 	@$(MAKE) --no-print-directory -j2 B=$(B)/fuzzing CC=clang OPT=-O1 \
-	    SAN="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all" fuzzers
+	    SAN="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -Wno-pass-failed" fuzzers
 	@sh tests/fuzz/run.sh $(B)/fuzzing/fuzz $(FUZZ_SECONDS)
 fuzzers: $(FUZZERS)
 $(B)/fuzz/%: tests/fuzz/%.c $(B)/libsd.a
