@@ -124,22 +124,10 @@ CLONES static void transpose(size_t m, size_t n, const double *src, size_t ld, d
             dst[j * m + i] = src[i * ld + j];
 }
 
-/* Do the norms of all columns of an upper triangle (n×n, column-major) lie within a factor of 64?
- * (The score scale alone makes 8 between queries and keys of d = 64.) */
-static bool alike(size_t n, const double *tri) {
-    double lo = HUGE_VAL, hi = 0.0;
-    for (size_t j = 0; j < n; j++) {
-        double x = sd_nrm2_f64(j + 1, tri + j * n);
-        lo = x < lo ? x : lo;
-        hi = x > hi ? x : hi;
-    }
-    return hi <= 64 * lo;
-}
-
 /* When the matrix is tall, a blocked unpivoted QR first (level 3), then the pivoted one on its n×n
  * triangle. Householder QR is backward stable column by column, so columns of very different scale
  * survive the first step, and the second grades them; dgeqp3 alone spends half its work in level 2
- * over the tall matrix. Columns alike in scale leave nothing to grade: their triangle is R. */
+ * over the tall matrix. */
 sd_status sd_qr_pivot(size_t m, size_t n, const double *a, size_t lda, double *r, double *q,
                       sd_err *err) {
     SD_TRY(check_finite(a, m, n, lda, err));
@@ -165,11 +153,7 @@ sd_status sd_qr_pivot(size_t m, size_t n, const double *a, size_t lda, double *r
         f = tri;
         ld = n;
     }
-    if (tall && alike(n, tri))
-        for (size_t j = 0; j < n; j++)
-            piv[j] = (int)j + 1;
-    else
-        SD_GO(st, done, sd_lapack_geqp3(tall ? n : m, n, f, ld, piv, tau, err));
+    SD_GO(st, done, sd_lapack_geqp3(tall ? n : m, n, f, ld, piv, tau, err));
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i <= j && i < k; i++)
             r[i * n + (size_t)piv[j] - 1] = f[j * ld + i];

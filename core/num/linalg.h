@@ -13,9 +13,8 @@ size_t sd_first_nonfinite_f64(const double *x, size_t n);
 size_t sd_first_nonfinite_f32(const float *x, size_t n);
 
 /* Column-pivoted QR of A (m×n): A = P·R with the permutation undone. Writes R (n×n row-major, not
- * triangular after un-permuting, zero-padded when m < n) and, if q != NULL, Q (m×min(m,n)). R alone
- * of a tall matrix whose columns are alike in scale comes without pivoting, which would change
- * nothing. METHOD §3. `a` is not modified. */
+ * triangular after un-permuting, zero-padded when m < n) and, if q != NULL, Q (m×min(m,n)).
+ * METHOD §3. `a` is not modified. */
 sd_status sd_qr_pivot(size_t m, size_t n, const double *a, size_t lda, double *r,
                       double *SD_NULLABLE q, sd_err *err);
 /* Plain QR for the Lua primitive: Q (m×k), R (k×n), k = min(m,n). */
