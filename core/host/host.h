@@ -83,6 +83,11 @@ int sd_call_return_num(sd_call *c, sd_status st, double v);
  * (SD_OP_NO_LINEAGE): version and arguments as JSON, appended. */
 sd_status sd_call_step(sd_call *c, sd_buf *version, sd_buf *args, sd_err *err);
 
+/* The seed= of a call; an absent one becomes the session's, so that lineage has it. */
+uint64_t sd_call_seed(sd_call *c);
+/* The draws= of a call as the library counts them: there 0 asks for its default, here for none. */
+int sd_call_draws(sd_call *c);
+
 /* Borrowed ids of a TEXT argument under m; bytes the tokenizer cannot express are warned of. */
 sd_status sd_call_ids(sd_call *c, const char *name, sd_model *m, const int32_t **ids, size_t *n);
 

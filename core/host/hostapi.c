@@ -739,6 +739,20 @@ static sd_status text_ids(sd_call *c, sd_text *t, sd_model *m, const int32_t **i
     return SD_OK;
 }
 
+uint64_t sd_call_seed(sd_call *c) {
+    sd_value *v = sd_call_arg(c, "seed");
+    if (v->kind == SD_ARG_NIL) {
+        v->kind = SD_ARG_INT;
+        v->i = (int64_t)c->s->run.seed;
+    }
+    return (uint64_t)v->i;
+}
+
+int sd_call_draws(sd_call *c) {
+    int64_t n = sd_call_arg(c, "draws")->i;
+    return n ? (int)n : -1;
+}
+
 sd_status sd_call_ids(sd_call *c, const char *name, sd_model *m, const int32_t **ids, size_t *n) {
     return text_ids(c, sd_call_arg(c, name)->text, m, ids, n);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "host/args.h"
 #include "host/host.h"
 #include "nn/forward.h"
 #include "spectral/spectral.h"
@@ -43,7 +44,6 @@ static int op_nll(const sd_host *host, sd_call *c) {
 static int op_compare(const sd_host *host, sd_call *c) {
     sd_model *a = sd_call_arg(c, "model")->model, *b = sd_call_arg(c, "other")->model;
     sd_eval_opts o = eval_opts(host, c);
-    const sd_value *seed = sd_call_arg(c, "seed");
     const int32_t *ids = NULL, *ids_b = NULL;
     size_t n = 0, nb = 0;
     sd_status st = sd_call_ids(c, "text", a, &ids, &n);
@@ -63,9 +63,7 @@ static int op_compare(const sd_host *host, sd_call *c) {
                           "losses cannot be compared window by window",
                           sd_model_name(a), sd_model_name(b), n, nb);
     sd_table *t = NULL;
-    st = sd_eval_compare(a, b, copy, n, &o,
-                         seed->kind == SD_ARG_NIL ? c->s->run.seed : (uint64_t)seed->i, &c->s->run,
-                         &t, &c->err);
+    st = sd_eval_compare(a, b, copy, n, &o, sd_call_seed(c), &c->s->run, &t, &c->err);
     return sd_call_return_table(c, st, t);
 }
 
@@ -87,13 +85,6 @@ static int op_logits(const sd_host *host, sd_call *c) {
     return sd_call_return_tensor(c, st, out);
 }
 
-#define MODEL_ARG \
-    { .name = "model", .kind = SD_ARG_MODEL, .flags = SD_ARG_REQUIRED, .doc = "the model" }
-#define TEXT_ARG                                                       \
-    {                                                                  \
-        .name = "text", .kind = SD_ARG_TEXT, .flags = SD_ARG_REQUIRED, \
-        .doc = "text \"file\", a literal string, or ids"               \
-    }
 #define EVAL_ARGS                                                                             \
     {.name = "ctx",                                                                           \
      .kind = SD_ARG_INT,                                                                      \
@@ -130,15 +121,9 @@ static const sd_arg_desc compare_args[] = {
      .doc = "the model to compare with it"},
     TEXT_ARG,
     EVAL_ARGS,
-    {.name = "seed",
-     .kind = SD_ARG_INT,
-     .min = 0,
-     .max = INFINITY,
-     .doc = "seed of the bootstrap; the session's (--seed) when absent"},
+    SEED_ARG("seed of the bootstrap"),
 };
 static const sd_arg_desc logits_args[] = {MODEL_ARG, TEXT_ARG};
-
-#define N(a_) (sizeof(a_) / sizeof *(a_))
 
 static const sd_op_desc ops[] = {
     {.struct_size = sizeof(sd_op_desc),

@@ -1,4 +1,5 @@
 /* ops_figures.c: figures as operations (plot.rank and the like in Lua). */
+#include "host/args.h"
 #include "host/figures.h"
 #include "host/host.h"
 
@@ -106,8 +107,6 @@ static const sd_arg_desc cascade_args[] = {
     {.name = "column", .kind = SD_ARG_STR, .dflt = "pr_centred", .doc = "the rank to draw"},
     FILE_ARGS,
 };
-
-#define N(a_) (sizeof(a_) / sizeof *(a_))
 
 static const sd_op_desc ops[] = {
     {.struct_size = sizeof(sd_op_desc),

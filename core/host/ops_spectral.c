@@ -2,24 +2,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "host/args.h"
 #include "host/host.h"
 #include "nn/forward.h"
 #include "spectral/spectral.h"
 
-static uint64_t seed_of(sd_call *c) {
-    const sd_value *v = sd_call_arg(c, "seed");
-    return v->kind == SD_ARG_NIL ? c->s->run.seed : (uint64_t)v->i;
-}
-
 static const char *layers_of(sd_call *c) {
     const sd_value *v = sd_call_arg(c, "layers");
     return v->kind == SD_ARG_NIL ? NULL : v->s;
-}
-
-/* Draws of a null as the library counts them: there 0 asks for its default, here for none. */
-static int draws_of(const sd_host *host, sd_call *c) {
-    int n = (int)host->arg_int(c, "draws");
-    return n ? n : -1;
 }
 
 static int op_heads(const sd_host *host, sd_call *c) {
@@ -27,8 +17,8 @@ static int op_heads(const sd_host *host, sd_call *c) {
                        .fold_norm = host->arg_bool(c, "fold"),
                        .bias = host->arg_bool(c, "bias"),
                        .lag = host->arg_int(c, "lag"),
-                       .null_draws = draws_of(host, c),
-                       .seed = seed_of(c)};
+                       .null_draws = sd_call_draws(c),
+                       .seed = sd_call_seed(c)};
     sd_table *t = NULL;
     sd_status st = sd_heads(sd_call_arg(c, "model")->model, &o, &c->s->run, &t, &c->err);
     return sd_call_return_table(c, st, t);
@@ -39,9 +29,9 @@ static int op_probe(const sd_host *host, sd_call *c) {
     sd_probe_opts o = {.layers = layers_of(c),
                        .ctx = (int)host->arg_int(c, "ctx"),
                        .max_seqs = (int)host->arg_int(c, "seqs"),
-                       .null_draws = draws_of(host, c),
+                       .null_draws = sd_call_draws(c),
                        .tau = host->arg_num(c, "tau"),
-                       .seed = seed_of(c)};
+                       .seed = sd_call_seed(c)};
     const int32_t *ids = NULL;
     size_t n = 0;
     sd_table *t = NULL;
@@ -142,25 +132,11 @@ static int op_capture(const sd_host *host, sd_call *c) {
     return sd_call_return_tensor(c, st, g.out);
 }
 
-#define MODEL_ARG \
-    { .name = "model", .kind = SD_ARG_MODEL, .flags = SD_ARG_REQUIRED, .doc = "the model" }
-#define TEXT_ARG                                                       \
-    {                                                                  \
-        .name = "text", .kind = SD_ARG_TEXT, .flags = SD_ARG_REQUIRED, \
-        .doc = "text \"file\", a literal string, or ids"               \
-    }
 #define LAYERS_ARG                                                                 \
     {                                                                              \
         .name = "layers", .kind = SD_ARG_LAYERS,                                   \
         .doc = "layers to look at, as \"0-3,7\", numbered from 0; all when absent" \
     }
-#define SEED_ARG                                                              \
-    {                                                                         \
-        .name = "seed", .kind = SD_ARG_INT, .min = 0, .max = INFINITY,        \
-        .doc = "seed of the random draws; the session's (--seed) when absent" \
-    }
-#define DRAWS_ARG(what_) \
-    { .name = "draws", .kind = SD_ARG_INT, .dflt = "20", .min = 0, .max = 100000, .doc = what_ }
 #define TAU_ARG                                                               \
     {                                                                         \
         .name = "tau", .kind = SD_ARG_NUM, .dflt = "3", .min = 0, .max = 1e6, \
@@ -185,17 +161,12 @@ static const sd_arg_desc heads_args[] = {
      .max = 1000000,
      .doc = "rotary models: distance j - i at which the kernel is taken"},
     DRAWS_ARG("draws of the Gaussian null per head shape; 0: no null"),
-    SEED_ARG,
+    SEED_ARG("seed of the random draws"),
 };
 static const sd_arg_desc probe_args[] = {
     MODEL_ARG,
     TEXT_ARG,
-    {.name = "ctx",
-     .kind = SD_ARG_INT,
-     .dflt = "0",
-     .min = 0,
-     .max = 1048576,
-     .doc = "tokens a sequence; 0: the position table, at most 512"},
+    CTX_ARG,
     {.name = "seqs",
      .kind = SD_ARG_INT,
      .dflt = "0",
@@ -205,7 +176,7 @@ static const sd_arg_desc probe_args[] = {
     LAYERS_ARG,
     DRAWS_ARG("draws of the random-weight null per layer and sequence; 0: no null"),
     TAU_ARG,
-    SEED_ARG,
+    SEED_ARG("seed of the random draws"),
 };
 static const sd_arg_desc summary_args[] = {
     {.name = "table",
@@ -236,8 +207,6 @@ static const sd_arg_desc capture_args[] = {
      .max = 1048576,
      .doc = "tokens from the start of the text; 0: the position table, at most 512"},
 };
-
-#define N(a_) (sizeof(a_) / sizeof *(a_))
 
 static const sd_op_desc ops[] = {
     {.struct_size = sizeof(sd_op_desc),

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/os.h"
+#include "host/args.h"
 #include "host/host.h"
 #include "spectral/spectral.h"
 
@@ -124,9 +125,9 @@ static sd_status add_member(sd_call *c, const sd_host *host, const member *m, sd
     sd_err *e = &c->err;
     sd_model *model = NULL;
     sd_table *rows = NULL, *sum = NULL;
-    const sd_value *text = sd_call_arg(c, "text"), *seed = sd_call_arg(c, "seed");
-    int draws = (int)host->arg_int(c, "draws");
-    uint64_t s = seed->kind == SD_ARG_NIL ? c->s->run.seed : (uint64_t)seed->i;
+    const sd_value *text = sd_call_arg(c, "text");
+    int draws = sd_call_draws(c);
+    uint64_t seed = sd_call_seed(c);
     sd_status st;
     SD_GO(st, done, sd_model_open(m->path, &c->s->run, &model, e));
     if (text->kind == SD_ARG_TEXT) {
@@ -134,13 +135,13 @@ static sd_status add_member(sd_call *c, const sd_host *host, const member *m, sd
         size_t n;
         sd_probe_opts o = {.ctx = (int)host->arg_int(c, "ctx"),
                            .max_seqs = (int)host->arg_int(c, "seqs"),
-                           .null_draws = draws ? draws : -1,
+                           .null_draws = draws,
                            .tau = 3.0,
-                           .seed = s};
+                           .seed = seed};
         SD_GO(st, done, sd_call_ids(c, "text", model, &ids, &n));
         SD_GO(st, done, sd_probe(model, ids, n, &o, &c->s->run, &rows, e));
     } else {
-        sd_heads_opts o = {.null_draws = draws ? draws : -1, .seed = s};
+        sd_heads_opts o = {.null_draws = draws, .seed = seed};
         SD_GO(st, done, sd_heads(model, &o, &c->s->run, &rows, e));
     }
     SD_GO(st, done, sd_rank_summary(rows, 3.0, &sum, e));
@@ -221,29 +222,10 @@ static const sd_arg_desc sweep_args[] = {
      .flags = SD_ARG_REQUIRED,
      .doc = "a folder of checkpoints: folders, .safetensors or .gguf files"},
     {.name = "text", .kind = SD_ARG_TEXT, .doc = "measure on this text; absent: the weights"},
-    {.name = "ctx",
-     .kind = SD_ARG_INT,
-     .dflt = "0",
-     .min = 0,
-     .max = 1048576,
-     .doc = "tokens a sequence; 0: the position table, at most 512"},
-    {.name = "seqs",
-     .kind = SD_ARG_INT,
-     .dflt = "2",
-     .min = 0,
-     .max = 1000000,
-     .doc = "sequences; 0: what the text holds, at most 8"},
-    {.name = "draws",
-     .kind = SD_ARG_INT,
-     .dflt = "20",
-     .min = 0,
-     .max = 100000,
-     .doc = "draws of the null; 0: none"},
-    {.name = "seed",
-     .kind = SD_ARG_INT,
-     .min = 0,
-     .max = 9007199254740992.0,
-     .doc = "seed of the null; the session's when absent"},
+    CTX_ARG,
+    INT_ARG("seqs", "2", 0, 1000000, "sequences; 0: what the text holds, at most 8"),
+    DRAWS_ARG("draws of the null; 0: none"),
+    SEED_ARG("seed of the null"),
 };
 
 static const sd_op_desc ops[] = {
@@ -259,10 +241,10 @@ static const sd_op_desc ops[] = {
      .example = "s = sweep('data', {draws=2})\nassert(#s == 12)",
      .returns_doc = "a table: one row a checkpoint and layer",
      .args = sweep_args,
-     .n_args = sizeof sweep_args / sizeof *sweep_args,
+     .n_args = N(sweep_args),
      .run = op_sweep},
 };
 
 sd_builtin_group sd_ops_sweep(void) {
-    return (sd_builtin_group){ops, sizeof ops / sizeof *ops};
+    return (sd_builtin_group){ops, N(ops)};
 }

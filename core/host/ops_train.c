@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/os.h"
+#include "host/args.h"
 #include "host/figures.h"
 #include "host/host.h"
 #include "io/json.h"
@@ -96,15 +97,13 @@ static int op_tokenize(const sd_host *host, sd_call *c) {
     sd_table *t = NULL;
     sd_tokens_stats s;
     const char *out = host->arg_str(c, "out");
-    const sd_value *seed = sd_call_arg(c, "seed");
     sd_status st;
     SD_GO(st, done, paths_of(host->arg_str(c, "path"), &p, e));
     SD_GO(st, done, sd_tokenizer_open(host->arg_str(c, "tokenizer"), &c->s->run, &tok, e));
     SD_GO(st, done, make_parent(out, e));
     SD_GO(st, done,
           sd_tokens_build((const char *const *)p.v, p.n, tok, out, host->arg_num(c, "holdout"),
-                          seed->kind == SD_ARG_NIL ? c->s->run.seed : (uint64_t)seed->i, &c->s->run,
-                          &s, e));
+                          sd_call_seed(c), &c->s->run, &s, e));
     if (s.lost_bytes)
         sd_run_log(&c->s->run, SD_LOG_WARN, "%llu bytes are not in the vocabulary and were lost",
                    (unsigned long long)s.lost_bytes);
@@ -171,16 +170,6 @@ static sd_status list_item(const char *list, const char *what, int n, int i, cha
     return SD_OK;
 }
 
-/* The seed= of a call; an absent one becomes the session's, so that lineage has it. */
-static uint64_t seed_of(sd_call *c) {
-    sd_value *v = sd_call_arg(c, "seed");
-    if (v->kind == SD_ARG_NIL) {
-        v->kind = SD_ARG_INT;
-        v->i = (int64_t)c->s->run.seed;
-    }
-    return (uint64_t)v->i;
-}
-
 static int op_new(const sd_host *host, sd_call *c) {
     sd_err *e = &c->err;
     sd_config cfg;
@@ -243,7 +232,7 @@ static int op_new(const sd_host *host, sd_call *c) {
         lc->scale = 1.0 / sqrt(strcmp(lc->kind, "sd") == 0 ? 2.0 * lc->d_qk : lc->d_qk);
     }
     SD_GO(st, done, sd_config_check(&cfg, e));
-    SD_GO(st, done, sd_model_new(&cfg, seed_of(c), &m, e));
+    SD_GO(st, done, sd_model_new(&cfg, sd_call_seed(c), &m, e));
     if (tok) {
         sd_model_set_tokenizer(m, tok);
         /* Saving copies the file, so that the trained model opens with it. */
@@ -350,7 +339,7 @@ static void read_opts(const sd_host *host, sd_call *c, sd_train_opts *o) {
     }
     if (!host->arg_given(c, "min_lr"))
         o->min_lr = 0.1 * o->lr;
-    o->seed = seed_of(c);
+    o->seed = sd_call_seed(c);
     o->shuffle = host->arg_bool(c, "shuffle");
     o->recompute = host->arg_bool(c, "recompute");
     o->dir = host->arg_str(c, "dir");
@@ -585,10 +574,6 @@ static int op_training(const sd_host *host, sd_call *c) {
  */
 
 #define BIG 9007199254740992.0
-#define INT_ARG(name_, dflt_, lo_, hi_, doc_) \
-    { .name = name_, .kind = SD_ARG_INT, .dflt = dflt_, .min = lo_, .max = hi_, .doc = doc_ }
-#define NUM_ARG(name_, dflt_, lo_, hi_, doc_) \
-    { .name = name_, .kind = SD_ARG_NUM, .dflt = dflt_, .min = lo_, .max = hi_, .doc = doc_ }
 
 static const sd_arg_desc tokenizer_args[] = {
     {.name = "path",
@@ -609,7 +594,7 @@ static const sd_arg_desc tokenize_args[] = {
      .doc = "a tokenizer file or a folder that holds one"},
     {.name = "out", .kind = SD_ARG_PATH, .dflt = "corpus", .doc = "OUT.train.bin and OUT.val.bin"},
     NUM_ARG("holdout", "0.01", 0, 0.9, "share of documents held out"),
-    INT_ARG("seed", NULL, 0, BIG, "seed of the split; the session's when absent"),
+    SEED_ARG("seed of the split"),
 };
 static const sd_arg_desc new_args[] = {
     {.name = "preset", .kind = SD_ARG_STR, .dflt = "mini", .doc = "a size of presets()"},
@@ -634,7 +619,7 @@ static const sd_arg_desc new_args[] = {
     INT_ARG("vocab", NULL, 1, 1000000, "vocabulary; absent: the tokenizer's, else the preset's"),
     INT_ARG("ctx", NULL, 1, 1048576, "positions, instead of the preset's"),
     {.name = "tokenizer", .kind = SD_ARG_PATH, .doc = "tokenizer the model is to use"},
-    INT_ARG("seed", NULL, 0, BIG, "seed of the weights; the session's when absent"),
+    SEED_ARG("seed of the weights"),
 };
 static const sd_arg_desc train_args[] = {
     {.name = "model",
@@ -683,7 +668,7 @@ static const sd_arg_desc train_args[] = {
      .dflt = "true",
      .doc = "draw the cascade in characters after each measurement"},
     {.name = "column", .kind = SD_ARG_STR, .dflt = "pr_centred", .doc = "the rank to draw"},
-    INT_ARG("seed", NULL, 0, BIG, "seed of the data order; the session's when absent"),
+    SEED_ARG("seed of the data order"),
 };
 static const sd_arg_desc resume_args[] = {
     {.name = "dir", .kind = SD_ARG_PATH, .flags = SD_ARG_REQUIRED, .doc = "a training folder"},
@@ -706,7 +691,6 @@ static const sd_arg_desc training_args[] = {
      .doc = "log: one row a step; cascade: one row a measured step and layer"},
 };
 
-#define N(a_) (sizeof(a_) / sizeof *(a_))
 #define OP(name_, returns_, args_, run_)                                                  \
     .struct_size = sizeof(sd_op_desc), .returns = returns_, .name = name_, .args = args_, \
     .n_args = N(args_), .run = run_

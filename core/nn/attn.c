@@ -83,18 +83,3 @@ const sd_attn_kind *sd_attn_find(const char *name) {
             return &kinds[i];
     return NULL;
 }
-
-bool sd_attn_option(const char *options, const char *key, char *value, size_t cap) {
-    size_t kn = strlen(key);
-    for (const char *p = options; *p;) {
-        size_t n = strcspn(p, " ");
-        if (n > kn && strncmp(p, key, kn) == 0 && p[kn] == '=' && n - kn - 1 < cap) {
-            memcpy(value, p + kn + 1, n - kn - 1);
-            value[n - kn - 1] = 0;
-            return true;
-        }
-        p += n;
-        p += strspn(p, " ");
-    }
-    return false;
-}

@@ -83,7 +83,4 @@ typedef struct sd_attn_kind {
 const sd_attn_kind *sd_attn_find(const char *name); /* NULL when unknown */
 const sd_attn_kind *sd_attn_at(size_t i);           /* NULL past the end */
 
-/* The value of "key=value" in an options text ("features=skew window=64"); false when absent. */
-bool sd_attn_option(const char *options, const char *key, char *value, size_t cap);
-
 #endif

@@ -10,7 +10,7 @@ enum { CHUNK = 64 };
 
 static bool skew(const sd_attn_args *a) {
     char v[16];
-    return sd_attn_option(a->options, "features", v, sizeof v) && strcmp(v, "skew") == 0;
+    return sd_layer_option(a->options, "features", v, sizeof v) && strcmp(v, "skew") == 0;
 }
 
 static size_t feat(const sd_attn_args *a) {

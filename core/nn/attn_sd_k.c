@@ -19,7 +19,7 @@ static size_t scratch(const sd_attn_args *a, bool backward) {
 
 static bool raw_map(const sd_attn_args *a) {
     char v[16];
-    return sd_attn_option(a->options, "softmax", v, sizeof v) && strcmp(v, "none") == 0;
+    return sd_layer_option(a->options, "softmax", v, sizeof v) && strcmp(v, "none") == 0;
 }
 
 typedef struct parts {

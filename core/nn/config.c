@@ -43,9 +43,9 @@ void sd_config_free(sd_config *c) {
     c->n_layer = 0;
 }
 
-bool sd_layer_option(const sd_layer_cfg *lc, const char *key, char *out, size_t n) {
+bool sd_layer_option(const char *options, const char *key, char *out, size_t n) {
     size_t klen = strlen(key);
-    const char *p = lc->options;
+    const char *p = options;
     while (*p) {
         while (*p == ' ')
             p++;
@@ -67,7 +67,7 @@ sd_diag sd_layer_diag(const sd_layer_cfg *lc) {
     char v[16];
     if (strcmp(lc->kind, "bilinear") == 0)
         return SD_DIAG_SCALAR;
-    if (sd_layer_option(lc, "diag", v, sizeof v)) {
+    if (sd_layer_option(lc->options, "diag", v, sizeof v)) {
         if (strcmp(v, "input") == 0)
             return SD_DIAG_INPUT;
         return strcmp(v, "scalar") == 0 ? SD_DIAG_SCALAR : SD_DIAG_NONE;

@@ -36,8 +36,9 @@ typedef struct sd_layer_cfg {
  *   POT           kind "potential" */
 typedef enum sd_diag { SD_DIAG_NONE, SD_DIAG_INPUT, SD_DIAG_SCALAR } sd_diag;
 sd_diag sd_layer_diag(const sd_layer_cfg *lc);
-/* Value of `key` in lc->options into out (cut to n−1 bytes); false when absent. */
-bool sd_layer_option(const sd_layer_cfg *lc, const char *key, char *out, size_t n);
+/* Value of `key` in a layer's options ("features=skew window=64") into out (cut to n−1 bytes);
+ * false when absent. */
+bool sd_layer_option(const char *options, const char *key, char *out, size_t n);
 
 enum { SD_MAX_ROPE = 512 };
 typedef struct sd_rope_cfg {

@@ -76,9 +76,9 @@ static void test_roles(void **s) {
     assert_false(sd_role_shape(&c, 0, SD_ROLE_WD, sh, &nd));
     assert_true(sd_role_shape(&c, 0, SD_ROLE_DIAG, sh, &nd) && nd == 1 && sh[0] == 2);
     char v[8];
-    assert_true(sd_layer_option(&c.layer[0], "window", v, sizeof v));
+    assert_true(sd_layer_option(c.layer[0].options, "window", v, sizeof v));
     assert_string_equal(v, "8");
-    assert_false(sd_layer_option(&c.layer[0], "indow", v, sizeof v));
+    assert_false(sd_layer_option(c.layer[0].options, "indow", v, sizeof v));
     strcpy(c.layer[1].kind, "bilinear");
     c.layer[1].d_qk = 0;
     c.layer[1].planes = 3;
