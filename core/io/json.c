@@ -243,3 +243,8 @@ sd_status sd_json_str(const json_t *obj, const char *key, const char **out, bool
     *out = json_string_value(v);
     return SD_OK;
 }
+
+sd_status sd_json_set(json_t *obj, const char *key, json_t *v, sd_err *err) {
+    /* json_object_set_new frees the value on failure too */
+    return json_object_set_new(obj, key, v) == 0 ? SD_OK : sd_fail(err, SD_ENOMEM, "out of memory");
+}

@@ -30,5 +30,7 @@ sd_status sd_json_bool(const json_t *obj, const char *key, bool *out, bool *SD_N
                        sd_err *err);
 sd_status sd_json_str(const json_t *obj, const char *key, const char **out, bool *SD_NULLABLE found,
                       sd_err *err); /* borrowed */
+/* obj[key] = v, which is taken in any case; a NULL v (of a failed constructor) is SD_ENOMEM. */
+sd_status sd_json_set(json_t *obj, const char *key, SD_OWN json_t *SD_NULLABLE v, sd_err *err);
 
 #endif

@@ -355,13 +355,6 @@ sd_status sd_family_rope(const json_t *config, const char *theta_key, const char
     return SD_OK;
 }
 
-/* Checked setter: json_object_set_new frees the value on failure too. */
-static sd_status put(json_t *o, const char *key, json_t *v, sd_err *err) {
-    if (json_object_set_new(o, key, v) != 0)
-        return sd_fail(err, SD_ENOMEM, "out of memory");
-    return SD_OK;
-}
-
 sd_status sd_family_rope_describe(const sd_config *cfg, int head_dim, json_t *config, sd_err *err) {
     const sd_rope_cfg *r = &cfg->rope;
     json_t *o = json_object();
@@ -371,34 +364,35 @@ sd_status sd_family_rope_describe(const sd_config *cfg, int head_dim, json_t *co
     const char *type = none                                 ? "default"
                        : strcmp(r->scaling, "factors") == 0 ? "sd_factors"
                                                             : r->scaling;
-    sd_status st = put(o, "rope_type", json_string(type), err);
+    sd_status st = sd_json_set(o, "rope_type", json_string(type), err);
     if (st == SD_OK)
-        st = put(o, "rope_theta", json_real(r->theta), err);
+        st = sd_json_set(o, "rope_theta", json_real(r->theta), err);
     if (st == SD_OK && r->dim != head_dim)
-        st = put(o, "partial_rotary_factor", json_real((double)r->dim / head_dim), err);
+        st = sd_json_set(o, "partial_rotary_factor", json_real((double)r->dim / head_dim), err);
     if (st == SD_OK && (strcmp(type, "linear") == 0 || strcmp(type, "llama3") == 0))
-        st = put(o, "factor", json_real(r->factor), err);
+        st = sd_json_set(o, "factor", json_real(r->factor), err);
     if (st == SD_OK && strcmp(type, "llama3") == 0) {
-        st = put(o, "low_freq_factor", json_real(r->low_freq), err);
+        st = sd_json_set(o, "low_freq_factor", json_real(r->low_freq), err);
         if (st == SD_OK)
-            st = put(o, "high_freq_factor", json_real(r->high_freq), err);
+            st = sd_json_set(o, "high_freq_factor", json_real(r->high_freq), err);
         if (st == SD_OK)
-            st = put(o, "original_max_position_embeddings", json_integer(r->original_ctx), err);
+            st = sd_json_set(o, "original_max_position_embeddings", json_integer(r->original_ctx),
+                             err);
     }
     if (st == SD_OK && strcmp(type, "sd_factors") == 0) {
         json_t *f = json_array();
         for (int i = 0; f && i < r->n_factor; i++)
             json_array_append_new(f, json_real((double)r->freq_factor[i]));
-        st = put(o, "factors", f, err);
+        st = sd_json_set(o, "factors", f, err);
     }
     if (st != SD_OK) {
         json_decref(o);
         return st;
     }
     // both spellings: readers older than rope_parameters look at rope_theta and rope_scaling
-    SD_TRY(put(config, "rope_theta", json_real(r->theta), err));
-    SD_TRY(put(config, "rope_scaling", none ? json_null() : json_deep_copy(o), err));
-    return put(config, "rope_parameters", o, err);
+    SD_TRY(sd_json_set(config, "rope_theta", json_real(r->theta), err));
+    SD_TRY(sd_json_set(config, "rope_scaling", none ? json_null() : json_deep_copy(o), err));
+    return sd_json_set(config, "rope_parameters", o, err);
 }
 
 bool sd_family_has(const sd_container *c, const char *name) {
