@@ -26,6 +26,7 @@ typedef struct sd_loaded { /* one loaded plugin (plugin.c) */
 } sd_loaded;
 
 struct sd_session {
+    sd_host host; /* the table every op gets */
     sd_run run;
     sd_op_rec **ops; /* live ones, sorted by name */
     size_t n_ops, cap_ops;
@@ -56,7 +57,8 @@ struct sd_call {
     size_t n_handles, cap_handles;
 };
 
-extern const sd_host sd_host_table;
+/* The function table over the library, whole (hostapi.c). */
+void sd_api_fill_table(sd_host *t);
 
 /* Frees everything the call owns; leaked handles are reported to the session's log. */
 void sd_call_finish(sd_call *c);

@@ -702,7 +702,7 @@ sd_status sd_op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *r
         return st;
     }
     sd_call c = {.s = s, .op = op, .plugin = op->plugin, .args = args, .result = result};
-    int rc = d->run(&sd_host_table, &c);
+    int rc = d->run(&s->host, &c);
     if (rc != 0) {
         st = c.err.code != SD_OK ? c.err.code : SD_EPLUGIN;
         if (c.err.code != SD_OK)

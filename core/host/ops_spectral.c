@@ -5,6 +5,7 @@
 #include "host/args.h"
 #include "host/host.h"
 #include "nn/forward.h"
+#include "spectral/calib.h"
 #include "spectral/spectral.h"
 
 static const char *layers_of(sd_call *c) {
@@ -118,7 +119,7 @@ static int op_capture(const sd_host *host, sd_call *c) {
     if (st != SD_OK)
         return st;
     if (ctx == 0)
-        ctx = cfg->n_pos > 0 && cfg->n_pos < 512 ? cfg->n_pos : 512;
+        ctx = sd_calib_ctx(cfg);
     if ((size_t)ctx > n)
         ctx = (int64_t)n;
     if (ctx < 1)

@@ -384,7 +384,7 @@ static sd_status run_init(sd_session *s, const sd_plugin_desc *d, sd_err *err) {
     if (!d->init)
         return SD_OK;
     sd_call c = {.s = s, .plugin = d->name};
-    int rc = d->init(&sd_host_table, &c);
+    int rc = d->init(&s->host, &c);
     sd_status st = SD_OK;
     if (rc != 0)
         st = c.err.code != SD_OK
@@ -484,7 +484,7 @@ sd_status sd_plugin_load(sd_session *s, const char *path, sd_err *err) {
 static void detach(sd_session *s, size_t i) {
     sd_loaded l = s->plugins[i];
     if (l.fini)
-        l.fini(&sd_host_table);
+        l.fini(&s->host);
     sd_op_remove_plugin(s, l.name);
     memmove(s->plugins + i, s->plugins + i + 1, (s->n_plugins - i - 1) * sizeof *s->plugins);
     s->n_plugins--;

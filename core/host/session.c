@@ -9,6 +9,7 @@ sd_status sd_session_new(sd_session **out, sd_err *err) {
     if (!s)
         return SD_ENOMEM;
     s->run.seed = 1;
+    sd_api_fill_table(&s->host);
     const sd_builtin_group groups[] = {sd_ops_model(),   sd_ops_spectral(), sd_ops_eval(),
                                        sd_ops_figures(), sd_ops_train(),    sd_ops_sweep()};
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)

@@ -291,7 +291,7 @@ struct sd_host {
      * per layer, over all rows N: "rows" (1) · "x2" (D+1, D+1) second moment of [x 1] / N · "qk"
      * (H, 2d, 2d) Gram of [q k] / N per head (k of the head's group) · "q_mean" "k_mean" (H, d) ·
      * "d_mean" "d_sd" (H) of the S-D diagonal · "diag_mean" (H) mean over tokens of scale·q_i·k_i.
-     */
+     * Asking for what a layer's kind does not have (q and k, the diagonal) is an error. */
     int (*capture)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int32_t ctx,
                    int32_t max_seqs, sd_hcapture_fn fn, void *user);
     sd_hcalib *(*calibrate)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int32_t ctx,

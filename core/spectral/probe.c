@@ -11,6 +11,7 @@
 #include "nn/forward.h"
 #include "num/blas.h"
 #include "num/linalg.h"
+#include "spectral/calib.h"
 #include "spectral/probe.h"
 
 enum { LAMBDA_TOKENS = 256 }; // dense eigenvalues of L = S − D stop here
@@ -684,7 +685,7 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
     if (c->pos == SD_POS_ROPE && o.ctx > c->n_pos && c->n_pos > 0)
         sd_run_log(run, SD_LOG_WARN, "probe: ctx %d is beyond the trained context of %d", o.ctx,
                    c->n_pos);
-    size_t ctx = o.ctx ? (size_t)o.ctx : c->n_pos > 0 && c->n_pos < 512 ? (size_t)c->n_pos : 512;
+    size_t ctx = (size_t)(o.ctx ? o.ctx : sd_calib_ctx(c));
     if (ctx > n)
         ctx = n;
     if (ctx < 2)

@@ -17,6 +17,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
+#include "host/host.h"
 #include "host/session.h"
 
 static sd_session *session;
@@ -272,6 +273,19 @@ static void test_failing_ops(void **state) {
     assert_int_equal(call("fail_stale", NULL, 0, &out), SD_EINVAL);
     has(err.text, "not a table of this call");
     assert_int_equal(call("fail_too_big", NULL, 0, &out), SD_ENOMEM);
+}
+
+/* No function of the table is missing: its groups fill it whole. */
+static void test_table_whole(void **state) {
+    (void)state;
+    void (*f)(void);
+    const char *t = (const char *)&session->host;
+    assert_int_equal(session->host.abi_minor, SD_ABI_MINOR);
+    for (size_t at = offsetof(sd_host, arg_given); at < sizeof(sd_host); at += sizeof f) {
+        memcpy(&f, t + at, sizeof f);
+        if (!f)
+            fail_msg("the function at byte %zu of the table is not filled", at);
+    }
 }
 
 /* The session lives: after all that, everything still works. */
@@ -704,6 +718,7 @@ int main(void) {
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_reload),
         cmocka_unit_test(test_failing_ops),
+        cmocka_unit_test(test_table_whole),
         cmocka_unit_test(test_everything),
         cmocka_unit_test(test_truncate_full_rank),
         cmocka_unit_test(test_truncate_effect),

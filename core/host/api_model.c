@@ -1,0 +1,189 @@
+/* api_model.c: the plugin table's group "model": reading and changing models. */
+#include <stdio.h>
+#include <string.h>
+
+#include "host/api.h"
+
+static bool layer_ok(sd_call *c, const sd_handle *h, int32_t layer, bool global) {
+    int n = sd_model_config(h->u.model)->n_layer;
+    if (layer >= (global ? -1 : 0) && layer < n)
+        return true;
+    sd_api_fail(c, SD_EINVAL, "expected layer 0..%d, got %d: %s has %d layers, numbered from 0",
+                n - 1, layer, sd_model_name(h->u.model), n);
+    return false;
+}
+
+static sd_hmodel *h_model_clone(sd_call *c, sd_hmodel *m) {
+    sd_handle *h = sd_api_model_of(c, m);
+    if (!h)
+        return NULL;
+    sd_model *copy = NULL;
+    if (sd_model_clone(h->u.model, &copy, &c->err) != SD_OK)
+        return NULL;
+    sd_handle *n = sd_api_new(c, H_MODEL);
+    if (!n) {
+        sd_model_unref(copy);
+        return NULL;
+    }
+    n->u.model = copy;
+    return (sd_hmodel *)n;
+}
+
+static void h_model_release(sd_call *c, sd_hmodel *m) {
+    sd_api_drop(c, m, H_MODEL);
+}
+
+static const char *h_model_name(sd_call *c, sd_hmodel *m) {
+    sd_handle *h = sd_api_model_of(c, m);
+    return h ? sd_model_name(h->u.model) : "";
+}
+
+static int h_model_info(sd_call *c, sd_hmodel *m, sd_hmodel_info *out) {
+    sd_handle *h = sd_api_model_of(c, m);
+    if (!h)
+        return c->err.code;
+    const sd_config *g = sd_model_config(h->u.model);
+    sd_hmodel_info i = {.n_layer = g->n_layer,
+                        .d_model = g->d_model,
+                        .d_ff = g->d_ff,
+                        .vocab = g->vocab,
+                        .n_pos = g->n_pos,
+                        .causal = g->causal,
+                        .tied = g->tied,
+                        .rope = g->pos == SD_POS_ROPE ? g->rope.dim : 0,
+                        .qkv_bias = g->qkv_bias,
+                        .norm = (int32_t)g->norm,
+                        .embed_scale = g->embed_scale,
+                        .d_floor = g->d_floor,
+                        .n_params = sd_model_n_params(h->u.model)};
+    snprintf(i.family, sizeof i.family, "%s", g->family);
+    return sd_api_fill(c, out, &i, sizeof i);
+}
+
+static int h_model_layer(sd_call *c, sd_hmodel *m, int32_t layer, sd_hlayer_info *out) {
+    sd_handle *h = sd_api_model_of(c, m);
+    if (!h || !layer_ok(c, h, layer, false))
+        return c->err.code;
+    const sd_layer_cfg *g = &sd_model_config(h->u.model)->layer[layer];
+    sd_hlayer_info i = {.n_head = g->n_head,
+                        .n_kv_head = g->n_kv_head,
+                        .d_qk = g->d_qk,
+                        .d_v = g->d_v,
+                        .planes = g->planes,
+                        .f_rank = g->f_rank,
+                        .scale = g->scale};
+    snprintf(i.kind, sizeof i.kind, "%s", g->kind);
+    snprintf(i.options, sizeof i.options, "%s", g->options);
+    return sd_api_fill(c, out, &i, sizeof i);
+}
+
+static int h_model_set_layer(sd_call *c, sd_hmodel *m, int32_t layer, const sd_hlayer_info *in) {
+    sd_handle *h = sd_api_writable(c, m);
+    if (!h || !layer_ok(c, h, layer, false))
+        return c->err.code;
+    if (!in || in->struct_size < sizeof *in)
+        return sd_api_fail(c, SD_EINVAL, "model_set_layer: struct_size is not set");
+    if (!memchr(in->kind, 0, sizeof in->kind) || !memchr(in->options, 0, sizeof in->options))
+        return sd_api_fail(c, SD_EINVAL, "model_set_layer: kind or options is not terminated");
+    sd_layer_cfg g = sd_model_config(h->u.model)->layer[layer];
+    g.n_head = in->n_head;
+    g.n_kv_head = in->n_kv_head;
+    g.d_qk = in->d_qk;
+    g.d_v = in->d_v;
+    g.planes = in->planes;
+    g.f_rank = in->f_rank;
+    g.scale = in->scale;
+    snprintf(g.kind, sizeof g.kind, "%s", in->kind);
+    snprintf(g.options, sizeof g.options, "%s", in->options);
+    return sd_model_set_layer_cfg(h->u.model, layer, &g, &c->err);
+}
+
+static size_t h_model_n_tensors(sd_call *c, sd_hmodel *m) {
+    sd_handle *h = sd_api_model_of(c, m);
+    return h ? sd_model_n_tensors(h->u.model) : 0;
+}
+
+static const char *h_model_tensor_name(sd_call *c, sd_hmodel *m, size_t i) {
+    sd_handle *h = sd_api_model_of(c, m);
+    return h && i < sd_model_n_tensors(h->u.model) ? sd_model_tensor_name(h->u.model, i) : NULL;
+}
+
+static int h_model_get_tensor(sd_call *c, sd_hmodel *m, const char *name, sd_harray *out) {
+    sd_handle *h = sd_api_model_of(c, m);
+    if (!h)
+        return c->err.code;
+    sd_tensor *t = NULL;
+    if (sd_model_tensor(h->u.model, name ? name : "", &t, &c->err) != SD_OK)
+        return c->err.code;
+    int rc = sd_api_array_out(c, t, out);
+    sd_tensor_free(t);
+    return rc;
+}
+
+static int h_model_set_tensor(sd_call *c, sd_hmodel *m, const char *name, const sd_harray *in) {
+    sd_handle *h = sd_api_writable(c, m);
+    sd_tensor *t = NULL;
+    if (!h || sd_api_array_in(c, in, &t))
+        return c->err.code;
+    int rc = sd_model_set_tensor(h->u.model, name ? name : "", t, &c->err);
+    sd_tensor_free(t);
+    return rc;
+}
+
+static bool find_role(sd_call *c, const char *name, sd_role *out) {
+    *out = name ? sd_role_find(name) : SD_ROLE_COUNT;
+    if (*out != SD_ROLE_COUNT)
+        return true;
+    sd_api_fail(c, SD_EINVAL, "unknown part \"%.40s\"", name ? name : "NULL");
+    return false;
+}
+
+static bool h_model_has_part(sd_call *c, sd_hmodel *m, int32_t layer, const char *role) {
+    sd_handle *h = sd_api_model_of(c, m);
+    sd_role r;
+    return h && find_role(c, role, &r) && layer_ok(c, h, layer, sd_role_is_global(r)) &&
+           sd_model_has(h->u.model, layer, r);
+}
+
+static int h_model_get_part(sd_call *c, sd_hmodel *m, int32_t layer, const char *role,
+                            sd_harray *out) {
+    sd_handle *h = sd_api_model_of(c, m);
+    sd_role r;
+    if (!h || !find_role(c, role, &r) || !layer_ok(c, h, layer, sd_role_is_global(r)))
+        return c->err.code;
+    sd_tensor *t = NULL;
+    if (sd_model_get(h->u.model, layer, r, SD_F64, &t, &c->err) != SD_OK)
+        return c->err.code;
+    int rc = sd_api_array_out(c, t, out);
+    sd_tensor_free(t);
+    return rc;
+}
+
+static int h_model_set_part(sd_call *c, sd_hmodel *m, int32_t layer, const char *role,
+                            const sd_harray *in) {
+    sd_handle *h = sd_api_writable(c, m);
+    sd_role r;
+    sd_tensor *t = NULL;
+    if (!h || !find_role(c, role, &r) || !layer_ok(c, h, layer, sd_role_is_global(r)) ||
+        sd_api_array_in(c, in, &t))
+        return c->err.code;
+    int rc = sd_model_set(h->u.model, layer, r, t, &c->err);
+    sd_tensor_free(t);
+    return rc;
+}
+
+void sd_api_model(sd_host *t) {
+    t->model_clone = h_model_clone;
+    t->model_release = h_model_release;
+    t->model_name = h_model_name;
+    t->model_info = h_model_info;
+    t->model_layer = h_model_layer;
+    t->model_set_layer = h_model_set_layer;
+    t->model_n_tensors = h_model_n_tensors;
+    t->model_tensor_name = h_model_tensor_name;
+    t->model_get_tensor = h_model_get_tensor;
+    t->model_set_tensor = h_model_set_tensor;
+    t->model_has_part = h_model_has_part;
+    t->model_get_part = h_model_get_part;
+    t->model_set_part = h_model_set_part;
+}
