@@ -1,5 +1,5 @@
 /* real.h: the floating type of the kernel files (*_k.c), which are compiled twice. SD_R(name) gives
- * each its own symbol; SD_CLONES asks for run-time dispatch over vector widths. */
+ * each its own symbol. */
 #ifndef SD_NN_REAL_H
 #define SD_NN_REAL_H
 
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "num/blas.h"
+#include "num/clones.h"
 
 #if SD_REAL_BITS == 32
 typedef float real;
@@ -24,12 +25,6 @@ typedef double real;
 #endif
 
 #define r_gemm SD_R(sd_gemm)
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define SD_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define SD_CLONES
-#endif
 
 #define SD_INLINE static inline __attribute__((always_inline, unused))
 

@@ -5,12 +5,7 @@
 
 #include "base/mem.h"
 #include "num/blas.h"
-
-#if defined(__x86_64__) && defined(__linux__)
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
+#include "num/clones.h"
 
 /* Eight doubles, at any address; narrower machines split it. */
 typedef double lanes __attribute__((vector_size(64), aligned(8), may_alias));
@@ -19,7 +14,7 @@ enum { LANES = 8 };
 #define ATC(p_) (*(const lanes *)(p_))
 
 /* How many of the first n elements, by whole blocks, are sure to be finite. */
-CLONES static size_t finite_blocks(const double *x, size_t n) {
+SD_CLONES static size_t finite_blocks(const double *x, size_t n) {
     size_t i = 0;
     for (; i + 64 <= n; i += 64) {
         lanes s = {0};
@@ -84,7 +79,7 @@ static sd_status check_finite(const double *a, size_t m, size_t n, size_t lda, s
     } while (0)
 
 /* dst (n×m) = transpose of src (m×n, ld), in squares of eight. */
-CLONES static void transpose(size_t m, size_t n, const double *src, size_t ld, double *dst) {
+SD_CLONES static void transpose(size_t m, size_t n, const double *src, size_t ld, double *dst) {
     size_t i = 0;
     for (; i + LANES <= m; i += LANES) {
         size_t j = 0;

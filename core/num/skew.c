@@ -5,13 +5,8 @@
 
 #include "base/mem.h"
 #include "num/blas.h"
+#include "num/clones.h"
 #include "num/linalg.h"
-
-#if defined(__x86_64__) && defined(__linux__)
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
 
 /* Eight doubles, at any address; narrower machines split it. Explicit, because a sum may not be
  * reordered by the compiler. */
@@ -69,8 +64,8 @@ static inline __attribute__((always_inline)) double norm_of(size_t n, const doub
 /* Householder reduction to skew tridiagonal form, B = Q T Qᵀ with T[k+1][k] = e[k] = −T[k][k+1] and
  * Q = H_0 H_1 …, H_k = I − tau_k u uᵀ. a: n×n row-major, strict upper triangle, overwritten: row k
  * keeps u of step k in columns k+1 … n−1. tau (n). work: 4n, zero. METHOD §3. */
-CLONES static void tridiagonalise(size_t n, double *restrict a, double *restrict e,
-                                  double *restrict tau, double *restrict work) {
+SD_CLONES static void tridiagonalise(size_t n, double *restrict a, double *restrict e,
+                                     double *restrict tau, double *restrict work) {
     double *v = work, *p = work + n, *w = work + 2 * n, *u = work + 3 * n;
     for (size_t k = 0; k + 1 < n; k++) {
         double *row = a + k * n;

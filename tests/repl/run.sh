@@ -17,11 +17,11 @@ else
     echo "FAILED: README.md does not hold the session of tests/repl/readme.txt"
     readme_ok=0 readme_bad=1
 fi
-f=$(tail -n 1 "$out" | sed -n 's/.*passed, \([0-9]*\) failed$/\1/p')
+f=$(tail -n 1 "$out" | sed -n 's/.*passed, \([0-9]*\) failed.*/\1/p')
 sh tests/repl/batch.sh > "$out" 2>&1
 cat "$out"
 p=$((${p:-0} + $(tail -n 1 "$out" | sed -n 's/^\([0-9]*\) passed.*/\1/p')))
-f=$((${f:-1} + $(tail -n 1 "$out" | sed -n 's/.*passed, \([0-9]*\) failed$/\1/p')))
+f=$((${f:-1} + $(tail -n 1 "$out" | sed -n 's/.*passed, \([0-9]*\) failed.*/\1/p')))
 rm -f "$out"
 p=$((p + readme_ok)) f=$((f + readme_bad))
 echo "$p passed, $f failed"
