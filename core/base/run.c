@@ -5,7 +5,7 @@
 
 #include "base/os.h"
 
-volatile sig_atomic_t sd_cancel_flag;
+atomic_int sd_cancel_flag;
 
 sd_status sd_check_cancel(sd_err *err) {
     return sd_cancelled() ? sd_fail(err, SD_ECANCEL, "interrupted") : SD_OK;

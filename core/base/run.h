@@ -1,22 +1,22 @@
 /* run.h: what a long computation is given: the cancellation flag, progress, log, threads.
  *
- * The cancellation flag is the only global of the library. A signal handler sets it; long loops
- * poll it per layer, step or head (at least every 50 ms of work) and return SD_ECANCEL; whoever
- * runs the operation clears it.
+ * The cancellation flag is the only global of the library: a lock-free atomic, set by a signal
+ * handler and read by every thread. Long loops poll it per layer, step or head (at least every 50
+ * ms of work) and return SD_ECANCEL; whoever runs the operation clears it.
  */
 #ifndef SD_BASE_RUN_H
 #define SD_BASE_RUN_H
 
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
 
-extern volatile sig_atomic_t sd_cancel_flag;
+extern atomic_int sd_cancel_flag;
 
 static inline bool sd_cancelled(void) {
-    return sd_cancel_flag != 0;
+    return atomic_load_explicit(&sd_cancel_flag, memory_order_relaxed) != 0;
 }
 
 /* SD_ECANCEL with "interrupted" when the flag is set, else SD_OK. */

@@ -572,7 +572,7 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
     if (st == SD_ECANCEL) {
         /* The request has been heard; what is left to do polls the flag and must not be stopped by
          * it, nor by an impatient second one. */
-        sig_atomic_t asked = sd_cancel_flag;
+        int asked = sd_cancel_flag;
         sd_err e2 = {SD_OK, ""};
         sd_status st2;
         int tries = 0;
