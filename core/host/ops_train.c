@@ -373,10 +373,7 @@ static sd_status make_note(sd_call *c, job *j, sd_err *err) {
     sd_status st = sd_call_step(c, &version, &args, err);
     if (st == SD_OK) {
         note = json_pack("{s:s, s:s}", "version", version.p, "args", args.p);
-        char *text = note ? json_dumps(note, JSON_COMPACT) : NULL;
-        j->note = text ? sd_strdup(text, err) : NULL;
-        free(text);
-        st = j->note ? SD_OK : sd_fail(err, SD_ENOMEM, "out of memory");
+        st = note ? sd_json_text(note, 0, &j->note, err) : sd_fail(err, SD_ENOMEM, "out of memory");
     }
     json_decref(note);
     sd_buf_free(&version);

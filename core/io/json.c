@@ -248,3 +248,85 @@ sd_status sd_json_set(json_t *obj, const char *key, json_t *v, sd_err *err) {
     /* json_object_set_new frees the value on failure too */
     return json_object_set_new(obj, key, v) == 0 ? SD_OK : sd_fail(err, SD_ENOMEM, "out of memory");
 }
+
+/* jansson writes reals with one number of digits for all, 0.00001 as 1.0000000000000001e-05. */
+static void put_value(sd_buf *b, const json_t *j, int indent, int depth);
+
+static void new_line(sd_buf *b, int indent, int depth) {
+    if (indent)
+        sd_buf_printf(b, "\n%*s", indent * depth, "");
+}
+
+static void put_object(sd_buf *b, json_t *j, int indent, int depth) {
+    bool first = true;
+    sd_buf_putc(b, '{');
+    for (void *it = json_object_iter(j); it; it = json_object_iter_next(j, it)) {
+        const char *key = json_object_iter_key(it);
+        if (!first)
+            sd_buf_putc(b, ',');
+        first = false;
+        new_line(b, indent, depth + 1);
+        sd_buf_json_string(b, key, strlen(key));
+        sd_buf_puts(b, indent ? ": " : ":");
+        put_value(b, json_object_iter_value(it), indent, depth + 1);
+    }
+    if (!first)
+        new_line(b, indent, depth);
+    sd_buf_putc(b, '}');
+}
+
+static void put_array(sd_buf *b, const json_t *j, int indent, int depth) {
+    size_t n = json_array_size(j);
+    sd_buf_putc(b, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            sd_buf_putc(b, ',');
+        new_line(b, indent, depth + 1);
+        put_value(b, json_array_get(j, i), indent, depth + 1);
+    }
+    if (n)
+        new_line(b, indent, depth);
+    sd_buf_putc(b, ']');
+}
+
+static void put_value(sd_buf *b, const json_t *j, int indent, int depth) {
+    switch (json_typeof(j)) {
+    case JSON_OBJECT:
+        put_object(b, (json_t *)j, indent, depth);
+        break;
+    case JSON_ARRAY:
+        put_array(b, j, indent, depth);
+        break;
+    case JSON_STRING:
+        sd_buf_json_string(b, json_string_value(j), json_string_length(j));
+        break;
+    case JSON_INTEGER:
+        sd_buf_printf(b, "%lld", (long long)json_integer_value(j));
+        break;
+    case JSON_REAL: {
+        size_t start = b->n;
+        sd_buf_json_double(b, json_real_value(j));
+        if (!b->failed && !strpbrk(b->p + start, ".en")) /* 1 would come back as an integer */
+            sd_buf_puts(b, ".0");
+        break;
+    }
+    case JSON_TRUE:
+        sd_buf_puts(b, "true");
+        break;
+    case JSON_FALSE:
+        sd_buf_puts(b, "false");
+        break;
+    default:
+        sd_buf_puts(b, "null");
+    }
+}
+
+sd_status sd_json_text(const json_t *j, int indent, char **out, sd_err *err) {
+    sd_buf b = {0};
+    put_value(&b, j, indent, 0);
+    sd_status st = sd_buf_status(&b, err);
+    if (st != SD_OK)
+        sd_buf_free(&b);
+    *out = st == SD_OK ? b.p : NULL;
+    return st;
+}

@@ -33,4 +33,8 @@ sd_status sd_json_str(const json_t *obj, const char *key, const char **out, bool
 /* obj[key] = v, which is taken in any case; a NULL v (of a failed constructor) is SD_ENOMEM. */
 sd_status sd_json_set(json_t *obj, const char *key, SD_OWN json_t *SD_NULLABLE v, sd_err *err);
 
+/* A value as text: members in their order, reals as the shortest text that reads back the same and
+ * stays a real ("1e-05", "1.0"); indent 0 = one line. *out is freed with sd_free. */
+sd_status sd_json_text(const json_t *j, int indent, SD_OWN char **out, sd_err *err);
+
 #endif

@@ -20,10 +20,10 @@ static void put_number(lua_State *L, int i, sd_buf *out) {
 static void put_tensor(const sd_tensor *t, int dim, int64_t *ix, sd_buf *out) {
     if (dim == t->ndim) {
         double v = sd_tensor_at(t, ix);
-        if (!isfinite(v))
-            sd_buf_puts(out, "null");
+        if (t->dtype == SD_F64)
+            sd_buf_json_double(out, v);
         else
-            sd_buf_printf(out, t->dtype == SD_F64 ? "%.17g" : "%.9g", v);
+            sd_buf_json_float(out, (float)v);
         return;
     }
     sd_buf_putc(out, '[');

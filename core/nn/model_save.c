@@ -68,11 +68,8 @@ static sd_status config_text(const sd_model *m, char **out, sd_err *err) {
         st = sd_json_set(o, "torch_dtype", json_string(hf_dtype(m)), err);
     if (st == SD_OK)
         st = sd_model_describe_steps(m, o, err);
-    if (st == SD_OK) {
-        *out = json_dumps(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
-        if (!*out)
-            st = sd_fail(err, SD_ENOMEM, "out of memory");
-    }
+    if (st == SD_OK)
+        st = sd_json_text(o, 2, out, err);
     json_decref(o);
     return st;
 }
@@ -207,7 +204,7 @@ sd_status sd_model_save(sd_model *m, const char *dir_in, const sd_run *run, sd_e
     sd_buf_free(&tmp);
 done:
     if (text)
-        free(text);
+        sd_free(text);
     sd_free(dir);
     return st;
 }

@@ -190,11 +190,34 @@ static void test_load(void **state) {
     assert_null(j);
 }
 
+/* Reals as they were written, in their order, and reals still. */
+static void test_text(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"b\":1e-05,\"a\":[0.1,1.0,-2.5e-300,0.30000000000000004,1e+22,7,true,null],"
+        "\"s\":\"x\\ny\",\"e\":{},\"l\":[]}";
+    json_t *j = NULL, *again = NULL;
+    char *out = NULL;
+    sd_err err;
+    assert_int_equal(sd_json_parse(text, sizeof text - 1, "t", &j, &err), SD_OK);
+    assert_int_equal(sd_json_text(j, 0, &out, &err), SD_OK);
+    assert_string_equal(out, text);
+    sd_free(out);
+    assert_int_equal(sd_json_text(j, 2, &out, &err), SD_OK);
+    assert_non_null(strstr(out, "{\n  \"b\": 1e-05,\n  \"a\": [\n    0.1,\n    1.0,\n"));
+    assert_int_equal(sd_json_parse(out, strlen(out), "t", &again, &err), SD_OK);
+    assert_true(json_equal(j, again));
+    json_decref(j);
+    json_decref(again);
+    sd_free(out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_accepts),
         cmocka_unit_test(test_bounds),   cmocka_unit_test(test_tokenizer_size),
         cmocka_unit_test(test_fields),   cmocka_unit_test(test_load),
+        cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
 }
