@@ -1,34 +1,100 @@
 -- recipe.lua: what was done to a model, as a Lua script: a function model -> model.
 local sd, internal = ...
 
-local function quote(s)
-    return (("%q"):format(s):gsub("\\\n", "\\n"))
+-- A model's lineage is a stranger's text: everything of it enters the script through quote() or is a
+-- number, a boolean or the name of a registered operation or of its argument.
+local quote = internal.quote
+
+local function number(v)
+    if math.type(v) == "integer" then return ("%d"):format(v) end
+    if v ~= v then return "0/0" end
+    if v == math.huge then return "math.huge" end
+    if v == -math.huge then return "-math.huge" end
+    for digits = 15, 17 do -- the shortest that reads back the same
+        local s = ("%." .. digits .. "g"):format(v)
+        if tonumber(s) == v then return s end
+    end
 end
 
 local function literal(v, where)
+    local function fail(why) internal.fail(where .. why) end
     local t = type(v)
     if t == "string" then return quote(v) end
-    if t == "number" then
-        if math.type(v) == "integer" then return ("%d"):format(v) end
-        if v == math.huge then return "math.huge" end
-        if v == -math.huge then return "-math.huge" end
-        return ("%.17g"):format(v)
-    end
+    if t == "number" then return number(v) end
     if t == "boolean" then return tostring(v) end
-    if t ~= "table" then internal.fail(where .. ": no value") end
-    if v.text then return quote(v.text) end
-    if v.file then return "text(" .. quote(v.file) .. ")" end
-    if v.ids then return "ids{" .. table.concat(v.ids, ", ") .. "}" end
-    if v.model and v.steps == 0 then return "open(" .. quote(v.model) .. ")" end
-    if v.model then
-        internal.fail(where .. " is a model that was itself made in " .. v.steps ..
-            " steps: save it, open the saved one, and use that")
+    if t ~= "table" then fail ": no value" end
+    local function name(k)
+        if type(v[k]) ~= "string" then fail((": its %s is not a string"):format(k)) end
+        return quote(v[k])
     end
-    if v.tensor then
-        internal.fail(where .. " holds a tensor's values, which a recipe cannot carry: " ..
-            "save(m, folder) keeps the model itself")
+    if v.text ~= nil then return name "text" end
+    if v.file ~= nil then return "text(" .. name "file" .. ")" end
+    if v.ids ~= nil then
+        if type(v.ids) ~= "table" then fail ": its ids are not a list" end
+        local out = {}
+        for i, id in ipairs(v.ids) do
+            if math.type(id) ~= "integer" then fail((": id %d is not an integer"):format(i)) end
+            out[i] = number(id)
+        end
+        for k in pairs(v.ids) do
+            if not out[k] then fail ": its ids have gaps" end
+        end
+        return "ids{" .. table.concat(out, ", ") .. "}"
     end
-    internal.fail(where .. " cannot be written into a recipe")
+    if v.model ~= nil then
+        if v.steps == 0 then return "open(" .. name "model" .. ")" end
+        fail((" is a model that was itself made in %s steps: save it, open the saved one, and " ..
+            "use that"):format(math.type(v.steps) == "integer" and v.steps or "unknown"))
+    end
+    if v.tensor ~= nil then
+        fail(" holds a tensor's values, which a recipe cannot carry: save(m, folder) keeps the " ..
+            "model itself")
+    end
+    fail " cannot be written into a recipe"
+end
+
+-- An argument this program does not know would change the result if it were left out.
+local function check_arguments(s, desc, where)
+    if type(s.args) ~= "table" then internal.fail(where .. ": its arguments are not an object") end
+    local known = {}
+    for i, a in ipairs(desc.args) do known[i] = a.name; known[a.name] = true end
+    for k in pairs(s.args) do
+        if not known[k] then
+            local near = internal.suggest(tostring(k), known)
+            internal.fail(("%s: %s has no argument %s%s (it was recorded by version %s)"):format(where,
+                s.op, quote(tostring(k)), near and ": did you mean " .. near .. "?" or "",
+                quote(s.version)))
+        end
+    end
+end
+
+local function call(s, where)
+    local desc = internal.op(s.op)
+    if not desc then
+        internal.fail(where .. ": the operation is not loaded, so its arguments are unknown; " ..
+            "load its plugin (" .. s.version .. ")")
+    end
+    if desc.makes ~= "a model" then
+        internal.fail(where .. ": " .. s.op .. " makes " .. desc.makes .. ", not a model")
+    end
+    check_arguments(s, desc, where)
+    local pos, named, first = {}, {}, true
+    for _, a in ipairs(desc.args) do
+        local v = s.args[a.name]
+        if a.kind == "a model" and first then
+            first = false
+            pos[#pos + 1] = "model"
+        elseif v ~= nil then
+            local text = literal(v, where .. ": " .. a.name)
+            if a.required then
+                pos[#pos + 1] = text
+            else
+                named[#named + 1] = a.name .. " = " .. text
+            end
+        end
+    end
+    if #named > 0 then pos[#pos + 1] = "{" .. table.concat(named, ", ") .. "}" end
+    return ("    model = sd.%s(%s)"):format(desc.name, table.concat(pos, ", "))
 end
 
 local function script(model)
@@ -36,37 +102,15 @@ local function script(model)
         "-- A recipe written by sd " .. sd.version .. ": a function model -> model.",
         "--   cut = dofile \"this-file.lua\"; n = cut(open \"folder\")",
     }
-    local steps = model:steps()
     if model.path ~= "" then out[#out + 1] = "-- Written from " .. quote(model.path) .. "." end
     out[#out + 1] = 'local sd = require "sd"'
     out[#out + 1] = "local open, text, ids = sd.open, sd.text, sd.ids"
     out[#out + 1] = "return function(model)"
-    for i, s in ipairs(steps) do
-        local where = ("step %d (%s)"):format(i, s.op)
-        local desc = internal.op(s.op)
-        if not desc then
-            internal.fail(where .. ": the operation is not loaded, so its arguments are unknown; " ..
-                "load its plugin (" .. s.version .. ")")
-        end
-        out[#out + 1] = ("    -- %d: %s, version %s, applied to %s"):format(i, s.op, s.version,
-            s.input_hash)
-        local pos, named, first = {}, {}, true
-        for _, a in ipairs(desc.args) do
-            local v = s.args[a.name]
-            if a.kind == "a model" and first then
-                first = false
-                pos[#pos + 1] = "model"
-            elseif v ~= nil then
-                local text = literal(v, where .. ": " .. a.name)
-                if a.required then
-                    pos[#pos + 1] = text
-                else
-                    named[#named + 1] = a.name .. " = " .. text
-                end
-            end
-        end
-        if #named > 0 then pos[#pos + 1] = "{" .. table.concat(named, ", ") .. "}" end
-        out[#out + 1] = ("    model = sd.%s(%s)"):format(s.op, table.concat(pos, ", "))
+    for i, s in ipairs(model:steps()) do
+        local line = call(s, ("step %d (%s)"):format(i, s.op))
+        out[#out + 1] = ("    -- %d: %s, version %s, applied to %s"):format(i, s.op,
+            quote(s.version), quote(s.input_hash))
+        out[#out + 1] = line
     end
     out[#out + 1] = "    return model"
     out[#out + 1] = "end"

@@ -41,17 +41,30 @@ local function signature(f)
     return format("function(%s)  -- %s:%d", concat(args, ", "), i.short_src, i.linedefined)
 end
 
-local escapes = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ['"'] = '\\"', ["\\"] = "\\\\" }
 local function quoted(s)
-    local cut = #s > 200
-    if cut then s = sub(s, 1, 200) end
-    s = gsub(s, '[%c"\\]', function(c) return escapes[c] or format("\\%d", c:byte()) end)
-    return '"' .. s .. '"' .. (cut and "..." or "")
+    local n = #s
+    if n > 200 then
+        n = 200
+        while n > 196 and match(sub(s, n + 1, n + 1), "[\x80-\xBF]") do n = n - 1 end
+    end
+    return internal.quote(sub(s, 1, n)) .. (n < #s and "..." or "")
+end
+
+-- A text as a terminal may be given it: of escape sequences only the colours of a drawing stay.
+local function visible(s)
+    local out, pos = {}, 1
+    while true do
+        local a, e = s:find("\27%[[%d;]*m", pos)
+        out[#out + 1] = internal.visible(sub(s, pos, (a or 0) - 1))
+        if not a then return concat(out) end
+        out[#out + 1] = sub(s, a, e)
+        pos = e + 1
+    end
 end
 
 local function first_line(s)
     local l = match(s, "^[^\n]*")
-    return #l < #s and l .. " ..." or l
+    return #l < #s and visible(l) .. " ..." or visible(l)
 end
 
 local value
@@ -150,7 +163,7 @@ end
 
 function internal.show(v)
     local t = type(v)
-    if t == "string" then return fit(v) end
+    if t == "string" then return visible(fit(v)) end
     if t == "number" then return number(v) end
     if t == "function" then return signature(v) end
     if t == "table" then

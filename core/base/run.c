@@ -26,7 +26,10 @@ void sd_run_log(const sd_run *run, sd_log_level level, const char *fmt, ...) {
     char text[SD_ERR_TEXT];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    if (level == SD_LOG_INFO) /* may be a drawing of several lines */
+        vsnprintf(text, sizeof text, fmt, ap);
+    else
+        sd_vmessage(text, sizeof text, fmt, ap);
     va_end(ap);
     run->log(run->ctx, level, text);
 }

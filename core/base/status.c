@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/str.h"
+
 /* Drops a UTF-8 character that the end of the buffer cut in two. */
 static void trim_partial(char *s) {
     size_t n = strlen(s), k = n;
@@ -17,14 +19,32 @@ static void trim_partial(char *s) {
         s[k - 1] = '\0';
 }
 
+/* Formats, and escapes what a message cannot show safely (a newline in the name of a tensor would
+ * forge a second message). Our own texts have one line and no control bytes; text that was escaped
+ * already passes unchanged. */
+void sd_vmessage(char *out, size_t cap, const char *fmt, va_list ap) {
+    char raw[SD_ERR_TEXT], one[SD_VISIBLE_MAX];
+    vsnprintf(raw, sizeof raw, fmt, ap);
+    trim_partial(raw);
+    size_t n = strlen(raw), w = 0;
+    for (size_t i = 0; i < n;) {
+        i += sd_visible_next(raw + i, n - i, false, one);
+        size_t k = strlen(one);
+        if (w + k >= cap)
+            break;
+        memcpy(out + w, one, k);
+        w += k;
+    }
+    out[w] = '\0';
+}
+
 sd_status sd_fail(sd_err *err, sd_status code, const char *fmt, ...) {
     if (err) {
         va_list ap;
         va_start(ap, fmt);
         err->code = code;
-        vsnprintf(err->text, sizeof err->text, fmt, ap);
+        sd_vmessage(err->text, sizeof err->text, fmt, ap);
         va_end(ap);
-        trim_partial(err->text);
     }
     return code;
 }
@@ -35,7 +55,7 @@ void sd_err_context(sd_err *err, const char *fmt, ...) {
     char head[SD_ERR_TEXT], tail[SD_ERR_TEXT];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(head, sizeof head, fmt, ap);
+    sd_vmessage(head, sizeof head, fmt, ap);
     va_end(ap);
     memcpy(tail, err->text, sizeof tail);
     size_t h = strlen(head);

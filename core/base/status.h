@@ -8,6 +8,7 @@
 #ifndef SD_BASE_STATUS_H
 #define SD_BASE_STATUS_H
 
+#include <stdarg.h>
 #include <stddef.h>
 
 /* Ownership marks of public prototypes: the caller owns / only borrows / may pass or get NULL. */
@@ -40,14 +41,18 @@ enum { SD_ERR_TEXT = 1024 };
 
 typedef struct sd_err {
     sd_status code;
-    char text[SD_ERR_TEXT]; /* UTF-8, no trailing newline, cut at a character boundary */
+    char text[SD_ERR_TEXT]; /* one line of UTF-8, cut at a character boundary */
 } sd_err;
 
-/* Sets err (if not NULL) and returns code. */
+/* Sets err (if not NULL) and returns code. What a message cannot show safely (newlines, control
+ * bytes, bidirectional controls: names come from files of strangers) is escaped, str.h. */
 sd_status sd_fail(sd_err *SD_NULLABLE err, sd_status code, const char *fmt, ...) SD_PRINTF(3, 4);
 
 /* Prefixes the recorded text with "<formatted>: ". No effect on a NULL or clear err. */
 void sd_err_context(sd_err *SD_NULLABLE err, const char *fmt, ...) SD_PRINTF(2, 3);
+
+/* The same escaping for a message of any kind: one line, at most cap - 1 bytes. */
+void sd_vmessage(char *out, size_t cap, const char *fmt, va_list ap);
 
 void sd_err_clear(sd_err *SD_NULLABLE err);
 

@@ -106,38 +106,88 @@ void sd_buf_fixed(sd_buf *b, double x, int decimals) {
     put_number(b, "%.*f", decimals, x);
 }
 
+/* Characters that reorder or end the line they stand in: bidirectional controls and the Unicode
+ * line and paragraph separators. A name that holds one reads as another on a terminal. */
+static bool misleading(uint32_t cp) {
+    return cp == 0x061C || cp == 0x200E || cp == 0x200F || (cp >= 0x2028 && cp <= 0x202E) ||
+           (cp >= 0x2066 && cp <= 0x2069) || cp == 0xFEFF;
+}
+
+size_t sd_visible_next(const char *s, size_t n, bool keep_lines, char out[SD_VISIBLE_MAX]) {
+    uint32_t cp = 0;
+    size_t k = sd_utf8_next(s, n, &cp);
+    unsigned char c = (unsigned char)*s;
+    if (k && ((cp >= 0x20 && cp < 0x7F) || (cp >= 0xA0 && !misleading(cp)) ||
+              (keep_lines && (c == '\n' || c == '\t')))) {
+        memcpy(out, s, k);
+        out[k] = '\0';
+    } else if (k >= 2) { /* C1 controls and what misleads */
+        snprintf(out, SD_VISIBLE_MAX, "\\u%04x", (unsigned)(cp & 0xFFFF));
+    } else if (c == '\n' || c == '\t' || c == '\r') {
+        snprintf(out, SD_VISIBLE_MAX, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+    } else {
+        snprintf(out, SD_VISIBLE_MAX, "\\x%02x", (unsigned)c);
+    }
+    return k ? k : 1;
+}
+
 void sd_buf_visible(sd_buf *b, const char *s, size_t n, bool keep_lines) {
+    char one[SD_VISIBLE_MAX];
     for (size_t i = 0; i < n;) {
-        uint32_t cp;
-        size_t k = sd_utf8_next(s + i, n - i, &cp);
-        unsigned char c = (unsigned char)s[i];
-        if (k &&
-            ((cp >= 0x20 && cp < 0x7F) || cp >= 0xA0 || (keep_lines && (c == '\n' || c == '\t'))))
-            sd_buf_put(b, s + i, k);
-        else if (k == 2) /* C1 controls */
-            sd_buf_printf(b, "\\u%04x", (unsigned)cp);
-        else if (c == '\n' || c == '\t' || c == '\r')
-            sd_buf_printf(b, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
-        else
-            sd_buf_printf(b, "\\x%02x", (unsigned)c);
-        i += k ? k : 1;
+        i += sd_visible_next(s + i, n - i, keep_lines, one);
+        sd_buf_puts(b, one);
     }
 }
 
-void sd_buf_json_double(sd_buf *b, double x) {
-    if (!isfinite(x)) {
-        sd_buf_puts(b, "null");
-        return;
+void sd_buf_lua_string(sd_buf *b, const char *s, size_t n) {
+    sd_buf_putc(b, '"');
+    for (size_t i = 0; i < n;) {
+        uint32_t cp = 0;
+        size_t k = sd_utf8_next(s + i, n - i, &cp);
+        if (k == 1 && (s[i] == '"' || s[i] == '\\')) {
+            sd_buf_putc(b, '\\');
+            sd_buf_putc(b, s[i]);
+        } else if (k == 1 && s[i] == '\n') {
+            sd_buf_puts(b, "\\n");
+        } else if (k == 1 && s[i] == '\t') {
+            sd_buf_puts(b, "\\t");
+        } else if (k == 0 || cp < 0x20 || cp == 0x7F) {
+            sd_buf_printf(b, "\\x%02x", (unsigned)(unsigned char)s[i]);
+        } else if (cp >= 0x80 && (cp < 0xA0 || misleading(cp))) {
+            sd_buf_printf(b, "\\u{%x}", (unsigned)cp);
+        } else {
+            sd_buf_put(b, s + i, k);
+        }
+        i += k ? k : 1;
     }
-    /* The shortest of %.15g … %.17g that reads back equal. */
+    sd_buf_putc(b, '"');
+}
+
+/* The shortest of %.<from>g … %.<to>g that reads back equal, as a double or as a float. */
+static void put_shortest(sd_buf *b, double x, int from, int to, bool single) {
     size_t start = b->n;
-    for (int digits = 15; digits <= 17 && !b->failed; digits++) {
+    for (int digits = from; digits <= to && !b->failed; digits++) {
         b->n = start;
         sd_buf_double(b, x, digits);
         double back;
-        if (!b->failed && sd_parse_double(b->p + start, &back) && back == x)
+        if (!b->failed && sd_parse_double(b->p + start, &back) &&
+            (single ? (float)back == (float)x : back == x))
             break;
     }
+}
+
+void sd_buf_json_float(sd_buf *b, float x) {
+    if (isfinite(x))
+        put_shortest(b, (double)x, 6, 9, true);
+    else
+        sd_buf_puts(b, "null");
+}
+
+void sd_buf_json_double(sd_buf *b, double x) {
+    if (isfinite(x))
+        put_shortest(b, x, 15, 17, false);
+    else
+        sd_buf_puts(b, "null");
 }
 
 void sd_buf_json_string(sd_buf *b, const char *s, size_t n) {

@@ -30,14 +30,26 @@ void sd_buf_free(sd_buf *b);
 void sd_buf_double(sd_buf *b, double x, int digits);
 void sd_buf_fixed(sd_buf *b, double x, int decimals);
 
-/* JSON text of a double: %.17g, and null for non-finite values; of a string: quoted, escaped,
- * invalid UTF-8 replaced by U+FFFD. */
+/* JSON text of a number: the shortest that reads back as the same double (the same float), null for
+ * non-finite values; of a string: quoted, escaped, invalid UTF-8 replaced by U+FFFD. */
 void sd_buf_json_double(sd_buf *b, double x);
+void sd_buf_json_float(sd_buf *b, float x);
 void sd_buf_json_string(sd_buf *b, const char *s, size_t n);
 
-/* Text from strangers (names in files, paths) made safe to print: control bytes and invalid UTF-8
- * are escaped as \n, \x1b, \u009b; with keep_lines newlines and tabs stay. */
+/* Text of strangers (names in files, paths) passes one function for each language it enters: this
+ * one for messages and the terminal, sd_buf_lua_string for Lua, sd_buf_json_string for JSON,
+ * sd_plot_quote (host/plot.h) for gnuplot.
+ *
+ * Made safe to print: control bytes, invalid UTF-8, bidirectional controls and line separators are
+ * escaped as \n, \x1b, \u009b, \u202e; with keep_lines newlines and tabs stay. Escaped text passes
+ * unchanged. */
 void sd_buf_visible(sd_buf *b, const char *s, size_t n, bool keep_lines);
+/* The same for the one character at s (n >= 1), NUL-terminated; returns the bytes it took. */
+enum { SD_VISIBLE_MAX = 8 };
+size_t sd_visible_next(const char *s, size_t n, bool keep_lines, char out[SD_VISIBLE_MAX]);
+/* A Lua string literal of any bytes, on one line: "…", reads back as the same bytes, and shows what
+ * is in it (controls, invalid UTF-8 and bidirectional controls as \xNN, \u{NNNN}). */
+void sd_buf_lua_string(sd_buf *b, const char *s, size_t n);
 
 /* Length in bytes of the valid UTF-8 character at s (1..4), or 0 when invalid/truncated; *cp
  * (nullable) gets the code point. Surrogates and values above U+10FFFF are invalid. */

@@ -341,9 +341,13 @@ static int op_table(lua_State *L) {
     lua_pushlstring(L, sig.p ? sig.p : "", sig.n);
     lua_setfield(L, -2, "signature");
     sd_buf_free(&sig);
-    const char *const kv[][2] = {{"name", d->name},           {"summary", d->summary},
-                                 {"details", d->details},     {"example", d->example},
-                                 {"returns", d->returns_doc}, {"plugin", op->plugin}};
+    const char *const kv[][2] = {{"name", d->name},
+                                 {"summary", d->summary},
+                                 {"details", d->details},
+                                 {"example", d->example},
+                                 {"returns", d->returns_doc},
+                                 {"plugin", op->plugin},
+                                 {"makes", sd_op_kind_name(d->returns)}};
     for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
         if (kv[i][1]) {
             lua_pushstring(L, kv[i][1]);

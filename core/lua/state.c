@@ -159,7 +159,7 @@ int sd_lua_fail(lua_State *L, sd_status code, const char *fmt, ...) {
     sd_err e = {.code = code};
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(e.text, sizeof e.text, fmt, ap);
+    sd_vmessage(e.text, sizeof e.text, fmt, ap);
     va_end(ap);
     return sd_lua_raise(L, &e);
 }

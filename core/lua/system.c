@@ -145,6 +145,32 @@ static int in_fail(lua_State *L) {
                        luaL_checkstring(L, 1));
 }
 
+/* internal.quote(s): a Lua literal; internal.visible(s): what a terminal may be given. */
+static int push_buf(lua_State *L, sd_buf *b) {
+    sd_err e = {0};
+    sd_status st = sd_buf_status(b, &e);
+    if (st == SD_OK)
+        lua_pushlstring(L, b->p ? b->p : "", b->n);
+    sd_buf_free(b);
+    return st == SD_OK ? 1 : sd_lua_raise(L, &e);
+}
+
+static int in_quote(lua_State *L) {
+    size_t n;
+    const char *s = luaL_checklstring(L, 1, &n);
+    sd_buf b = {0};
+    sd_buf_lua_string(&b, s, n);
+    return push_buf(L, &b);
+}
+
+static int in_visible(lua_State *L) {
+    size_t n;
+    const char *s = luaL_checklstring(L, 1, &n);
+    sd_buf b = {0};
+    sd_buf_visible(&b, s, n, true);
+    return push_buf(L, &b);
+}
+
 static const char *list_at(const void *ctx, size_t i) {
     lua_State *L = (lua_State *)ctx;
     lua_rawgeti(L, 2, (lua_Integer)i + 1);
@@ -269,11 +295,12 @@ void sd_lua_open_system(lua_State *L) {
     lua_setfield(L, -2, "version");
 
     lua_newtable(L);
-    static const luaL_Reg internal[] = {{"fail", in_fail},     {"suggest", in_suggest},
-                                        {"size", in_size},     {"registry", in_registry},
-                                        {"doc", in_doc},       {"methods", in_methods},
-                                        {"write", in_write},   {"class", in_class},
-                                        {"column", in_column}, {NULL, NULL}};
+    static const luaL_Reg internal[] = {{"fail", in_fail},       {"suggest", in_suggest},
+                                        {"size", in_size},       {"registry", in_registry},
+                                        {"doc", in_doc},         {"methods", in_methods},
+                                        {"write", in_write},     {"class", in_class},
+                                        {"column", in_column},   {"quote", in_quote},
+                                        {"visible", in_visible}, {NULL, NULL}};
     luaL_setfuncs(L, internal, 0);
     lua_setfield(L, LUA_REGISTRYINDEX, "sd_internal");
 }

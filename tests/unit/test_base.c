@@ -159,6 +159,64 @@ static void test_buf(void **state) {
     sd_buf_free(&b);
 }
 
+/* Text of strangers: one line in messages, nothing that turns the reading direction; a Lua literal
+ * that cannot be left. */
+static void test_strangers(void **state) {
+    (void)state;
+    sd_buf b = {0};
+    static const char name[] = "h\n\"]]\\\0\xe2\x80\xae\xe2\x80\xa8\x1b[2J\r\xff λ\xc2\x9b";
+    sd_buf_lua_string(&b, name, sizeof name - 1);
+    assert_string_equal(b.p,
+                        "\"h\\n\\\"]]\\\\\\x00\\u{202e}\\u{2028}\\x1b[2J\\x0d\\xff λ\\u{9b}\"");
+    sd_buf_clear(&b);
+    sd_buf_visible(&b, name, sizeof name - 1, false);
+    assert_string_equal(b.p, "h\\n\"]]\\\\x00\\u202e\\u2028\\x1b[2J\\r\\xff λ\\u009b");
+    sd_buf again = {0}; /* escaped twice is escaped once */
+    sd_buf_visible(&again, b.p, b.n, false);
+    assert_string_equal(again.p, b.p);
+    sd_buf_free(&again);
+    sd_buf_free(&b);
+
+    sd_err e = {0};
+    sd_fail(&e, SD_EFORMAT, "tensor %s: too long", "a\nerror: forged\xe2\x80\xae\x1b[31m");
+    assert_string_equal(e.text, "tensor a\\nerror: forged\\u202e\\x1b[31m: too long");
+    sd_err_context(&e, "%s", "x\ny");
+    assert_non_null(strstr(e.text, "x\\ny: tensor a\\n"));
+    char long_name[3 * SD_ERR_TEXT];
+    memset(long_name, 1, sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    sd_fail(&e, SD_EFORMAT, "%s", long_name); /* grows fourfold, stays inside, no cut escape */
+    assert_true(strlen(e.text) < sizeof e.text && strlen(e.text) % 4 == 0);
+}
+
+static void test_shortest(void **state) {
+    (void)state;
+    static const struct {
+        double x;
+        const char *text;
+    } want[] = {{1e-5, "1e-05"},
+                {0.1, "0.1"},
+                {1.0 / 3, "0.3333333333333333"},
+                {100000, "100000"},
+                {-0.0, "-0"},
+                {0.1 + 0.2, "0.30000000000000004"},
+                {NAN, "null"},
+                {5e-324, "4.94065645841247e-324"}};
+    sd_buf b = {0};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        sd_buf_clear(&b);
+        sd_buf_json_double(&b, want[i].x);
+        assert_string_equal(b.p, want[i].text);
+    }
+    sd_buf_clear(&b);
+    sd_buf_json_float(&b, 0.1f);
+    assert_string_equal(b.p, "0.1");
+    sd_buf_clear(&b);
+    sd_buf_json_float(&b, 16777217.0f / 3);
+    assert_string_equal(b.p, "5592405.5");
+    sd_buf_free(&b);
+}
+
 static void test_utf8(void **state) {
     (void)state;
     /* Every code point there and back; surrogates are refused. */
@@ -452,11 +510,12 @@ static void test_run(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_status),  cmocka_unit_test(test_mem),
-        cmocka_unit_test(test_buf),     cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_numbers), cmocka_unit_test(test_suggest),
-        cmocka_unit_test(test_ranges),  cmocka_unit_test(test_rng),
-        cmocka_unit_test(test_hash),    cmocka_unit_test(test_run),
+        cmocka_unit_test(test_status),    cmocka_unit_test(test_mem),
+        cmocka_unit_test(test_buf),       cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_strangers), cmocka_unit_test(test_shortest),
+        cmocka_unit_test(test_numbers),   cmocka_unit_test(test_suggest),
+        cmocka_unit_test(test_ranges),    cmocka_unit_test(test_rng),
+        cmocka_unit_test(test_hash),      cmocka_unit_test(test_run),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }
