@@ -38,6 +38,7 @@ typedef struct sd_attn_args {
     int batch, tokens; /* B, T */
     int n_head, n_kv;  /* H, Hkv */
     int d_qk, d_v, planes, f_rank;
+    int first; /* decode: the token that row 0 of o, dval and, for recurrent kinds, proj stands for */
     bool causal;
     double scale;
     const char *options;           /* sd_layer_cfg.options */
@@ -58,9 +59,10 @@ typedef struct sd_attn_args {
 
 /* scratch: elements of work memory one forward/backward call needs.
  * forward/backward: sequence b, key/value head g; scratch is private to the call.
- * decode: token t of sequence b after tokens 0..t−1 have been decoded (their proj rows are still
- * there, for kinds with a cache); writes row t of o. `state` (state_size elements a (b, g), zeroed
- * before token 0) carries recurrent kinds; scratch as for forward. NULL = not available. */
+ * decode: token t of sequence b after tokens 0..t−1 have been decoded; writes row t − first of o.
+ * Kinds with a cache find all proj rows 0..t of the sequence there; recurrent ones only the rows
+ * from `first` on, and `state` (state_size elements a (b, g), zeroed before token 0) carries the
+ * rest; scratch as for forward, planned for any number of tokens. */
 typedef struct sd_attn_ops {
     size_t (*scratch)(const sd_attn_args *a, bool backward);
     void (*forward)(const sd_attn_args *a, int b, int g, void *scratch);

@@ -133,12 +133,33 @@ static void backward(const sd_attn_args *a, int b, int g, void *work) {
 static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void *work) {
     (void)state;
     int group = a->n_head / a->n_kv;
-    size_t n = (size_t)a->tokens, w = 2 * planes(a) + f_rank(a);
-    real *q2 = work, *k2 = q2 + n * w;
+    size_t p = planes(a), fr = f_rank(a), r0 = (size_t)b * (size_t)a->tokens, rt = r0 + (size_t)t;
+    size_t dv = (size_t)a->d_v, od = (size_t)a->n_head * dv, at = r0 + (size_t)(t - a->first);
+    real *qf = work;
     for (int h = g * group; h < (g + 1) * group; h++) {
-        build(a, b, h, (size_t)t + 1, q2, k2);
-        flash_t f = head(a, b, g, h, q2, k2);
-        SD_R(sd_flash_row)(&f, (size_t)t, k2 + n * w);
+        flash_row_t r = {.n = (size_t)t + 1,
+                         .ld = a->ld,
+                         .dv = dv,
+                         .mode = a->diag ? SD_DIAG_ADD : SD_DIAG_PLAIN,
+                         .diag = a->diag ? ((const real *)a->diag)[h] : 0,
+                         .v = row_of(a, r0, SD_SLOT_V, (size_t)g * dv),
+                         .o = (real *)a->o + at * od + (size_t)h * dv};
+        if (p) {
+            size_t col = (size_t)h * p;
+            r.term[r.n_term++] =
+                (flash_term_t){row_of(a, rt, SD_SLOT_A, col), row_of(a, r0, SD_SLOT_B, col), p, 1};
+            r.term[r.n_term++] =
+                (flash_term_t){row_of(a, rt, SD_SLOT_B, col), row_of(a, r0, SD_SLOT_A, col), p, -1};
+        }
+        if (fr) {
+            const real *fl = a->fl ? (const real *)a->fl + (size_t)h * fr : NULL;
+            const real *vf = row_of(a, rt, SD_SLOT_F, (size_t)h * fr);
+            for (size_t j = 0; j < fr; j++)
+                qf[j] = fl ? fl[j] * vf[j] : vf[j];
+            r.term[r.n_term++] =
+                (flash_term_t){qf, row_of(a, r0, SD_SLOT_F, (size_t)h * fr), fr, 1};
+        }
+        SD_R(sd_flash_row)(&r, qf + fr);
     }
 }
 

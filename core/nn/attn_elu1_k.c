@@ -220,13 +220,16 @@ static size_t state_size(const sd_attn_args *a) {
 static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void *work) {
     int group = a->n_head / a->n_kv;
     size_t dv = (size_t)a->d_v, od = (size_t)a->n_head * dv;
+    size_t row = (size_t)b * (size_t)a->tokens + (size_t)(t - a->first);
+    sd_attn_args one = *a; /* that row as a sequence of its own */
+    one.tokens = 1;
     lin l = split(a, work);
     for (int h = g * group; h < (g + 1) * group; h++) {
         l.s = (real *)state + (size_t)(h - g * group) * l.m * l.w;
-        FEATURES(a, b, g, h, (size_t)t, 1, &l);
+        FEATURES(&one, (int)row, g, h, 0, 1, &l);
         absorb(&l, 1);
         r_gemm(false, false, 1, l.w, l.m, 1, l.pq, l.m, l.s, l.w, 0, l.o1, l.w);
-        real *o = (real *)a->o + (size_t)(b * a->tokens + t) * od + (size_t)h * dv;
+        real *o = (real *)a->o + row * od + (size_t)h * dv;
         for (size_t j = 0; j < dv; j++)
             o[j] = l.o1[j] / l.o1[dv];
     }

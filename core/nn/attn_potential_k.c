@@ -121,7 +121,7 @@ static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void
         double *s = (double *)state + (size_t)(h - g * group) * (dv + 3);
         if (t == 0)
             s[dv + 1] = -INFINITY;
-        step(a, (size_t)(b * a->tokens + t), g, h, s, &s[dv], &s[dv + 1], NULL);
+        step(a, (size_t)(b * a->tokens + t - a->first), g, h, s, &s[dv], &s[dv + 1], NULL);
     }
 }
 

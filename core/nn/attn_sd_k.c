@@ -213,15 +213,32 @@ static void backward(const sd_attn_args *a, int b, int g, void *work) {
     }
 }
 
-/* q' and k' are rebuilt from the cached projections: O(t·d) a token, as the scores are. */
+/* s_tj = α(q_t·k_j − k_t·q_j), straight from the projections kept. */
 static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void *work) {
     (void)state;
     int group = a->n_head / a->n_kv;
-    parts p = split(a, false, work);
+    size_t r0 = (size_t)b * (size_t)a->tokens, d = (size_t)a->d_qk, dv = (size_t)a->d_v;
+    size_t od = (size_t)a->n_head * dv, now = (size_t)t * a->ld, at = r0 + (size_t)(t - a->first);
+    const real *p = (const real *)a->proj + r0 * a->ld;
     for (int h = g * group; h < (g + 1) * group; h++) {
-        BUILD(a, b, g, h, 0, (size_t)t + 1, &p);
-        flash_t f = head(a, b, g, h, &p);
-        SD_R(sd_flash_row)(&f, (size_t)t, p.rest);
+        const real *q = p + a->off[SD_SLOT_Q] + (size_t)h * d;
+        const real *k = p + a->off[SD_SLOT_K] + (size_t)g * d;
+        real al = (real)a->scale, diag = 0;
+        if (a->diag)
+            diag = ((const real *)a->diag)[h];
+        else if (a->dval)
+            diag = -((const real *)a->dval)[at * (size_t)a->n_head + (size_t)h];
+        flash_row_t r = {.n = (size_t)t + 1,
+                         .ld = a->ld,
+                         .dv = dv,
+                         .n_term = a->has[SD_SLOT_Q] ? 2 : 0,
+                         .term = {{q + now, k, d, al}, {k + now, q, d, -al}},
+                         .mode = SD_DIAG_REPLACE,
+                         .diag = diag,
+                         .raw = raw_map(a),
+                         .v = p + a->off[SD_SLOT_V] + (size_t)g * dv,
+                         .o = (real *)a->o + at * od + (size_t)h * dv};
+        SD_R(sd_flash_row)(&r, work);
     }
 }
 

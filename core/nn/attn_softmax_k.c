@@ -62,7 +62,14 @@ static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void
     int group = a->n_head / a->n_kv;
     for (int h = g * group; h < (g + 1) * group; h++) {
         flash_t f = head(a, b, g, h);
-        SD_R(sd_flash_row)(&f, (size_t)t, work);
+        flash_row_t r = {.n = (size_t)t + 1,
+                         .ld = a->ld,
+                         .dv = f.dv,
+                         .n_term = 1,
+                         .term = {{f.q + (size_t)t * a->ld, f.k, f.dk, f.scale}},
+                         .v = f.v,
+                         .o = f.o + (size_t)(t - a->first) * f.ldo};
+        SD_R(sd_flash_row)(&r, work);
     }
 }
 

@@ -54,19 +54,20 @@ static void backward(const sd_attn_args *a, int b, int g, void *work) {
 }
 
 static size_t state_size(const sd_attn_args *a) {
-    return (size_t)a->d_v;
+    return 2 * (size_t)a->d_v; /* f64 sums, also in f32 */
 }
 
 static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void *work) {
     (void)work;
-    size_t d = (size_t)a->d_v, r = (size_t)(b * a->tokens + t);
+    size_t d = (size_t)a->d_v, r = (size_t)(b * a->tokens + t - a->first);
     int group = a->n_head / a->n_kv;
     const real *v = (const real *)a->proj + r * a->ld + a->off[SD_SLOT_V] + (size_t)g * d;
-    real *sum = state, *o = (real *)a->o + r * (size_t)a->n_head * d;
+    real *o = (real *)a->o + r * (size_t)a->n_head * d;
+    double *sum = state, inv = 1.0 / (t + 1);
     for (size_t j = 0; j < d; j++) {
-        sum[j] += v[j];
+        sum[j] += (double)v[j];
         for (int h = g * group; h < (g + 1) * group; h++)
-            o[(size_t)h * d + j] = sum[j] / (real)(t + 1);
+            o[(size_t)h * d + j] = (real)(sum[j] * inv);
     }
 }
 

@@ -37,7 +37,32 @@ typedef struct flash_t {
 size_t SD_R(sd_flash_scratch)(size_t n, size_t dk, size_t dv, bool backward);
 void SD_R(sd_flash_fwd)(const flash_t *f, real *scratch);
 void SD_R(sd_flash_bwd)(const flash_t *f, real *scratch);
-/* Only row t, without lse: the decode step. */
-void SD_R(sd_flash_row)(const flash_t *f, size_t t, real *scratch);
+/* One row of scores and its output: the decode step. score_j = Σ over terms of c·(q · k_j), where
+ * a kind takes q and the k_j straight from the projections it has kept. */
+#define flash_term_t SD_R(sd_flash_term)
+typedef struct flash_term_t {
+    const real *q, *k; // (d), (n, d) with row stride of the keys
+    size_t d;
+    real c;
+} flash_term_t;
+
+#define flash_row_t SD_R(sd_flash_row_args)
+typedef struct flash_row_t {
+    size_t first, n; /* keys first..n−1; the last is the query's own token */
+    size_t ld;       /* row stride of keys and values */
+    size_t dv;
+    int n_term;
+    flash_term_t term[3];
+    sd_flash_diag mode;
+    real diag;
+    bool raw; /* the scores themselves are the weights: no softmax */
+    const real *v;
+    real *o;   // (dv)
+    real *lse; /* nullable */
+} flash_row_t;
+
+/* scratch: SD_FLASH_ROW elements. */
+enum { SD_FLASH_ROW = 256 };
+void SD_R(sd_flash_row)(const flash_row_t *f, real *scratch);
 
 #endif

@@ -7,6 +7,7 @@
  */
 #include "nn/flash.h"
 
+#include "nn/kern.h"
 #include "num/sgemm.h"
 
 enum { BQ = 32, BK = 256 };
@@ -34,7 +35,7 @@ size_t SD_R(sd_flash_scratch)(size_t n, size_t dk, size_t dv, bool backward) {
     if (packs())
         tiles += sd_sgemm_pack_size(dk, n) + sd_sgemm_pack_size(n, dv) +
                  (backward ? sd_sgemm_pack_size(n, dk) + sd_sgemm_pack_size(dv, n) : 0);
-    return tiles;
+    return tiles < SD_FLASH_ROW ? SD_FLASH_ROW : tiles; /* a row alone may be asked for */
 }
 
 static packing pack_head(const flash_t *f, bool backward, real *at) {
@@ -202,22 +203,26 @@ void FLASH_FWD(const flash_t *f, real *scratch) {
     }
 }
 
-void SD_R(sd_flash_row)(const flash_t *f, size_t t, real *scratch) {
-    size_t end = f->causal ? t + 1 : f->n, lds = min_sz((f->n + 15) / 16 * 16, BK);
-    real m = -INFINITY, l = 0, *o = f->o + t * f->ldo;
-    const packing none = {.on = false};
-    for (size_t j0 = 0; j0 < end; j0 += lds) {
-        size_t nk = min_sz(lds, end - j0);
-        scores(f, &none, t, 1, j0, nk, lds, scratch);
-        real corr = row_softmax(nk, scratch, &m, &l);
-        if (j0 > 0)
-            for (size_t j = 0; j < f->dv; j++)
-                o[j] *= corr;
-        r_gemm(false, false, 1, f->dv, nk, 1, scratch, lds, f->v + j0 * f->ldv, f->ldv, j0 > 0, o,
-               f->ldo);
+void SD_R(sd_flash_row)(const flash_row_t *f, real *s) {
+    real m = -INFINITY, l = 0, *o = f->o;
+    for (size_t j0 = f->first; j0 < f->n; j0 += SD_FLASH_ROW) {
+        size_t nk = min_sz(SD_FLASH_ROW, f->n - j0);
+        memset(s, 0, nk * sizeof *s);
+        for (int i = 0; i < f->n_term; i++) {
+            const flash_term_t *t = &f->term[i];
+            SD_R(sd_k_dots)(nk, t->d, t->c, t->q, t->k + j0 * f->ld, f->ld, s);
+        }
+        if (j0 + nk == f->n && f->mode != SD_DIAG_PLAIN)
+            s[nk - 1] = f->mode == SD_DIAG_REPLACE ? f->diag : s[nk - 1] + f->diag;
+        real corr = f->raw ? 1 : row_softmax(nk, s, &m, &l);
+        for (size_t j = 0; j < f->dv; j++)
+            o[j] = j0 > f->first ? o[j] * corr : 0;
+        SD_R(sd_k_gemv)(nk, f->dv, s, f->v + j0 * f->ld, f->ld, o);
     }
-    for (size_t j = 0; j < f->dv; j++)
+    for (size_t j = 0; j < f->dv && !f->raw; j++)
         o[j] /= l;
+    if (f->lse)
+        *f->lse = m + (real)log((double)l);
 }
 
 /* s: scores → P; dp: dO Vᵀ → G. */

@@ -26,8 +26,7 @@ static void cache_destroy(void *p) {
 /* Tokens a workspace is planned for; longer batches go in several runs. */
 enum { RUN_TOKENS = 4096 };
 
-static sd_status prepare(sd_model *m, int batch, int tokens, const sd_run *run, cache **out,
-                         sd_err *err) {
+static sd_status compute_form(sd_model *m, cache **out, sd_err *err) {
     uint64_t version = 0;
     cache *c = sd_model_cache(m, &version);
     if (!c || version != sd_model_version(m)) {
@@ -40,8 +39,25 @@ static sd_status prepare(sd_model *m, int batch, int tokens, const sd_run *run, 
             return st;
         }
         sd_model_set_cache(m, n, cache_destroy);
+        sd_model_set_cache_bytes(m, sd_net_n_params(n->net) * sizeof(float));
         c = n;
     }
+    *out = c;
+    return SD_OK;
+}
+
+sd_status sd_forward_net(sd_model *m, const struct sd_net **out, sd_err *err) {
+    cache *c = NULL;
+    *out = NULL;
+    SD_TRY(compute_form(m, &c, err));
+    *out = c->net;
+    return SD_OK;
+}
+
+static sd_status prepare(sd_model *m, int batch, int tokens, const sd_run *run, cache **out,
+                         sd_err *err) {
+    cache *c = NULL;
+    SD_TRY(compute_form(m, &c, err));
     int threads = sd_run_threads(run);
     if (!c->ws || c->plan.tokens < tokens || c->plan.threads != threads ||
         (int64_t)c->plan.batch * c->plan.tokens < (int64_t)batch * tokens) {

@@ -39,4 +39,8 @@ sd_status sd_forward_nll(sd_model *m, const int32_t *ids, const int32_t *targets
                          int tokens, const sd_forward_opts *SD_NULLABLE opts, double *nll,
                          sd_err *err);
 
+/* The model's f32 compute form, for nn/decode.h: the model's, gone when the model changes. */
+struct sd_net;
+sd_status sd_forward_net(sd_model *m, const struct sd_net **out, sd_err *err);
+
 #endif

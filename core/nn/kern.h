@@ -38,6 +38,10 @@ double SD_R(sd_k_xent_teacher)(size_t v, real *logits, const float *teacher, int
                                bool grad, real scale, double *nll);
 /* log Σ e^x over a row; *mx gets the maximum. */
 double SD_R(sd_k_logsumexp)(size_t n, const real *x, real *mx);
+/* Products of one row, which only read memory: y (n) += x (k) · W (k, n); y_j += c · (x · row j of
+ * W), W (n, k). Each element sums in the same order whatever the split over columns or rows. */
+void SD_R(sd_k_gemv)(size_t k, size_t n, const real *x, const real *w, size_t ldw, real *y);
+void SD_R(sd_k_dots)(size_t n, size_t k, real c, const real *x, const real *w, size_t ldw, real *y);
 void SD_R(sd_k_to_f32)(size_t rows, size_t n, size_t ld, const real *x, float *y);
 
 #endif

@@ -344,3 +344,34 @@ void SD_R(sd_k_to_f32)(size_t rows, size_t n, size_t ld, const real *x, float *y
         for (size_t j = 0; j < n; j++)
             y[r * n + j] = (float)x[r * ld + j];
 }
+
+#define GEMV SD_R(sd_k_gemv)
+SD_CLONES void GEMV(size_t k, size_t n, const real *x, const real *w, size_t ldw, real *y) {
+    size_t i = 0;
+    for (; i + 4 <= k; i += 4) {
+        const real *a = w + i * ldw, *b = a + ldw, *c = b + ldw, *d = c + ldw;
+        real xa = x[i], xb = x[i + 1], xc = x[i + 2], xd = x[i + 3];
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            y[j] += (xa * a[j] + xb * b[j]) + (xc * c[j] + xd * d[j]);
+    }
+    for (; i < k; i++) {
+        const real *a = w + i * ldw;
+        real xa = x[i];
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            y[j] += xa * a[j];
+    }
+}
+
+#define DOTS SD_R(sd_k_dots)
+SD_CLONES void DOTS(size_t n, size_t k, real c, const real *x, const real *w, size_t ldw, real *y) {
+    for (size_t j = 0; j < n; j++) {
+        const real *a = w + j * ldw;
+        real sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (size_t i = 0; i < k; i++)
+            sum += x[i] * a[i];
+        y[j] += c * sum;
+    }
+}
