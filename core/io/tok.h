@@ -35,6 +35,8 @@ typedef struct tok_vocab {
     sd_arena *arena;
 } tok_vocab;
 
+enum { TOK_MAX_TOKEN = 1 << 16 }; /* bytes of a spelling */
+
 sd_status sd_tok_vocab_init(tok_vocab *v, size_t expected, sd_err *err);
 void sd_tok_vocab_free(tok_vocab *v);
 /* Ids beyond 2·expected + 65536 are refused, so that a small file cannot ask for a huge table. A
@@ -271,6 +273,23 @@ struct sd_tokenizer {
     tok_scratch *scratch;
 };
 
+/* ---- bounds: what a file may make of a text ---------------------------------------------------
+ * Steps of a tokenizer file may grow what they are given (Replace, Prepend, Metaspace at every
+ * piece): twelve steps that write ten letters for one would make 10^12. All that the steps of one
+ * call make out of n bytes stays below TOK_GROWTH·n + TOK_SLACK, and below 1 GiB + 4·n where that
+ * is less; the largest legitimate step writes 11 bytes for one (NFKC of U+FDFA). A final text of n
+ * bytes never gives more than n ids, so that ids are bounded too. */
+enum { TOK_GROWTH = 64, TOK_SLACK = 1 << 16 };
+
+typedef struct tok_budget {
+    size_t given, most, made; /* bytes */
+} tok_budget;
+
+tok_budget sd_tok_budget_of(size_t n);
+/* `more` bytes are about to be kept, or (pending) are in a buffer that still grows. */
+sd_status sd_tok_budget_take(tok_budget *b, size_t more, const char *what, sd_err *err);
+sd_status sd_tok_budget_check(const tok_budget *b, size_t pending, const char *what, sd_err *err);
+
 /* One encode call. */
 typedef struct tok_run {
     const sd_tokenizer *t;
@@ -279,6 +298,7 @@ typedef struct tok_run {
     size_t lost;
     int first_lost; /* -1 = none yet */
     unsigned polls;
+    tok_budget budget;
 } tok_run;
 
 /* ---- helpers across files -----------------------------------------------------------------------
@@ -322,13 +342,13 @@ uint32_t sd_tok_lower1(uint32_t c); /* the first character of the lower-case map
 /* tok_norm.c. *out gets the normalised text (appended); after_raw: the section follows invalid
  * bytes, so nothing is prepended. */
 sd_status sd_tok_normalize(const sd_tokenizer *t, tok_scratch *s, const char *text, size_t n,
-                           bool after_raw, sd_buf *out, sd_err *err);
+                           bool after_raw, sd_buf *out, tok_budget *budget, sd_err *err);
 /* ByteLevel's table: byte → code point and back (-1 when the code point is none of the 256). */
 uint32_t sd_tok_byte_char(unsigned char b);
 int sd_tok_char_byte(uint32_t c);
 void sd_tok_map_bytes(const char *s, size_t n, sd_buf *out);
 
-/* sd_tok_bpe.c, sd_tok_wordpiece.c: one piece. `bytes`: s are raw bytes of a byte-level vocabulary.
+/* tok_bpe.c, tok_wordpiece.c: one piece. `bytes`: s are raw bytes of a byte-level vocabulary.
  */
 sd_status sd_tok_bpe(tok_run *r, const char *s, size_t n, bool bytes, sd_err *err);
 sd_status sd_tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err);
@@ -337,11 +357,7 @@ bool sd_tok_cache_get(tok_run *r, const char *s, size_t n, uint64_t *hash, sd_st
                       sd_err *err);
 void sd_tok_cache_put(tok_run *r, const char *s, size_t n, uint64_t hash, size_t first_id);
 
-/* sd_tok_decode.c */
-sd_status sd_tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                        sd_buf *out, sd_err *err);
-
-/* tok_load.c: fill a zeroed tokenizer. */
+/* tok_json.c, tok_gguf.c, tok_files.c: fill a zeroed tokenizer. */
 sd_status sd_tok_load_json(sd_tokenizer *t, const json_t *j, sd_err *err);
 sd_status sd_tok_load_gguf(sd_tokenizer *t, const json_t *meta, sd_err *err);
 sd_status sd_tok_load_bpe_files(sd_tokenizer *t, const json_t *vocab, const char *merges, size_t n,

@@ -1,4 +1,4 @@
-/* sd_tok_bpe.c: byte-pair encoding of one piece (Sennrich et al. 2016): of all adjacent pairs the
+/* tok_bpe.c: byte-pair encoding of one piece (Sennrich et al. 2016): of all adjacent pairs the
  * one with the lowest merge rank is joined, the leftmost first among equals, until none is left.
  * Short pieces scan their ranks; long ones keep a heap, O(n log n). Whole pieces are cached. */
 #include <string.h>

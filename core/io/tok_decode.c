@@ -1,5 +1,6 @@
-/* sd_tok_decode.c: ids → bytes. A decoder is a chain over the list of token spellings. Byte tokens
+/* tok_decode.c: ids → bytes. A decoder is a chain over the list of token spellings. Byte tokens
  * give their bytes as they are, valid UTF-8 or not, so that text survives encode and decode. */
+#include <stdio.h>
 #include <string.h>
 
 #include "io/tok.h"
@@ -87,9 +88,8 @@ static sd_status tidy(sd_buf *b, sd_err *err) {
     return sd_buf_status(b, err);
 }
 
-static sd_status one(const sd_tokenizer *t, const tok_dec *d, size_t i, size_t n, part in,
-                     const char *s, parts *o, sd_err *err) {
-    (void)t;
+static sd_status one(const tok_dec *d, size_t i, size_t n, part in, const char *s, parts *o,
+                     sd_err *err) {
     switch (d->kind) {
     case TOK_DEC_WORDPIECE: {
         sd_buf b = {0};
@@ -140,8 +140,29 @@ static sd_status one(const sd_tokenizer *t, const tok_dec *d, size_t i, size_t n
     return SD_OK;
 }
 
-static sd_status chain(const sd_tokenizer *t, const tok_dec *d, tok_scratch *sc, const parts *in,
-                       parts *o, sd_err *err) {
+static sd_status replace(const tok_dec *d, tok_scratch *sc, const char *s, size_t n, parts *o,
+                         const tok_budget *room, sd_err *err) {
+    size_t at = 0, ms = 0, me = 0;
+    /* A regex needs valid UTF-8; spellings are, unless bytes were put in by ByteFallback. */
+    for (size_t k = 0, len; d->pat.kind == TOK_PAT_REGEX && k < n; k += len)
+        if ((len = sd_utf8_next(s + k, n - k, NULL)) == 0)
+            return sd_fail(err, SD_EINVAL,
+                           "decoder Replace with a regular expression on bytes that are not UTF-8");
+    for (bool found = true;;) {
+        SD_TRY(sd_tok_find(&d->pat, sc, s, n, at, &found, &ms, &me, err));
+        if (!found)
+            break;
+        SD_TRY(sd_tok_budget_check(room, o->text.n + (ms - at) + d->n, "decoder Replace", err));
+        put(o, s + at, ms - at);
+        put(o, d->s, d->n);
+        at = me;
+    }
+    put(o, s + at, n - at);
+    return SD_OK;
+}
+
+static sd_status chain(const tok_dec *d, tok_scratch *sc, const parts *in, parts *o,
+                       const tok_budget *room, sd_err *err) {
     const char *base = in->text.p ? in->text.p : "";
     if (d->kind == TOK_DEC_BYTELEVEL) { /* also joins */
         SD_TRY(begin(o, false, err));
@@ -164,68 +185,77 @@ static sd_status chain(const sd_tokenizer *t, const tok_dec *d, tok_scratch *sc,
             SD_TRY(sd_check_cancel(err));
         const char *s = base + in->v[i].at;
         SD_TRY(begin(o, in->v[i].literal, err));
-        if (d->kind == TOK_DEC_REPLACE) {
-            size_t at = 0, n = in->v[i].n, ms = 0, me = 0;
-            /* A regex needs valid UTF-8; spellings are, unless bytes were put in by ByteFallback.
-             */
-            for (size_t k = 0, len; d->pat.kind == TOK_PAT_REGEX && k < n; k += len)
-                if ((len = sd_utf8_next(s + k, n - k, NULL)) == 0)
-                    return sd_fail(err, SD_EINVAL,
-                                   "decoder Replace with a regular expression on bytes that are "
-                                   "not UTF-8");
-            for (bool found = true; found;) {
-                SD_TRY(sd_tok_find(&d->pat, sc, s, n, at, &found, &ms, &me, err));
-                if (!found)
-                    break;
-                put(o, s + at, ms - at);
-                put(o, d->s, d->n);
-                at = me;
-            }
-            put(o, s + at, n - at);
-        } else {
-            SD_TRY(one(t, d, i, in->n, in->v[i], s, o, err));
-        }
+        if (d->kind == TOK_DEC_REPLACE)
+            SD_TRY(replace(d, sc, s, in->v[i].n, o, room, err));
+        else
+            SD_TRY(one(d, i, in->n, in->v[i], s, o, err));
     }
     return sd_buf_status(&o->text, err);
 }
 
-sd_status sd_tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                        sd_buf *out, sd_err *err) {
+/* Spelling of an id: its token's, or a placeholder for a hole and for rows of a model beyond the
+ * vocabulary. `own` holds the placeholder. */
+enum { PLACEHOLDER = 24 };
+static sd_status spelling(const sd_tokenizer *t, int32_t id, size_t i, int32_t rows,
+                          char own[PLACEHOLDER], tok_str *out, sd_err *err) {
+    const bool inside = id >= 0 && id < t->vocab.size;
+    if (inside && t->vocab.at[id].s) {
+        *out = t->vocab.at[id];
+        return SD_OK;
+    }
+    if (id >= 0 && id < rows) {
+        int n = snprintf(own, PLACEHOLDER, "<id %d>", (int)id);
+        *out = (tok_str){own, (uint32_t)n};
+        return SD_OK;
+    }
+    if (inside)
+        return sd_fail(err, SD_EINVAL, "token id %d (position %zu) is not in the vocabulary",
+                       (int)id, i);
+    return sd_fail(err, SD_EINVAL, "token id %d (position %zu): expected 0..%d", (int)id, i,
+                   (int)(rows > t->vocab.size ? rows : t->vocab.size) - 1);
+}
+
+/* The spellings one after the other: into `out` when the bytes are all there is to it, else into
+ * parts for the chain. A file decides how long spellings are. */
+static sd_status join(const sd_tokenizer *t, const int32_t *ids, size_t n, int32_t rows,
+                      bool skip_special, bool direct, parts *a, sd_buf *out, sd_err *err) {
+    size_t most, had = out->n;
+    if (!sd_mul_size(n, 1024, &most) || !sd_add_size(most, 1 << 20, &most))
+        most = SIZE_MAX;
+    for (size_t i = 0; i < n; i++) {
+        char own[PLACEHOLDER];
+        tok_str e = {0};
+        SD_TRY(spelling(t, ids[i], i, rows, own, &e, err));
+        int32_t k = ids[i] < t->vocab.size ? t->added_of[ids[i]] : -1;
+        if (k >= 0 && skip_special && t->added[k].special)
+            continue;
+        if ((direct ? out->n - had : a->text.n) + e.n > most)
+            return sd_fail(err, SD_EFORMAT, "the spellings of %zu ids take more than %zu bytes", n,
+                           most);
+        if (!direct)
+            SD_TRY(begin(a, k >= 0 || e.s == own, err));
+        if (!direct && t->no_decoder && a->n > 1)
+            put(a, " ", 1);
+        if (!direct)
+            put(a, e.s, e.n);
+        else if (k >= 0 || e.s == own)
+            sd_buf_put(out, e.s, e.n);
+        else
+            unmap(e.s, e.n, out);
+    }
+    return sd_buf_status(direct ? out : &a->text, err);
+}
+
+sd_status sd_tokenizer_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, int32_t rows,
+                              bool skip_special, sd_buf *out, sd_err *err) {
     bool direct = t->n_dec == 1 && t->dec[0].kind == TOK_DEC_BYTELEVEL;
     parts a = {0}, b = {0};
     sd_status st = SD_OK;
     tok_scratch *sc = NULL;
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = ids[i];
-        if (id < 0 || id >= t->vocab.size) {
-            st = sd_fail(err, SD_EINVAL, "token id %d (position %zu): expected 0..%d", (int)id, i,
-                         (int)t->vocab.size - 1);
-            goto done;
-        }
-        const tok_str *e = &t->vocab.at[id];
-        if (!e->s) {
-            st = sd_fail(err, SD_EINVAL, "token id %d (position %zu) is not in the vocabulary",
-                         (int)id, i);
-            goto done;
-        }
-        int32_t k = t->added_of[id];
-        if (k >= 0 && skip_special && t->added[k].special)
-            continue;
-        if (direct) {
-            if (k >= 0)
-                sd_buf_put(out, e->s, e->n);
-            else
-                unmap(e->s, e->n, out);
-            continue;
-        }
-        SD_GO(st, done, begin(&a, k >= 0, err));
-        if (t->no_decoder && a.n > 1)
-            put(&a, " ", 1);
-        put(&a, e->s, e->n);
-    }
-    SD_GO(st, done, sd_buf_status(direct ? out : &a.text, err));
+    SD_GO(st, done, join(t, ids, n, rows, skip_special, direct, &a, out, err));
     if (direct)
         goto done;
+    const tok_budget room = sd_tok_budget_of(a.text.n);
     for (size_t k = 0; k < t->n_dec; k++) {
         if (t->dec[k].kind == TOK_DEC_REPLACE && !sc && !(sc = sd_tok_scratch_new(err))) {
             st = SD_ENOMEM;
@@ -233,7 +263,7 @@ sd_status sd_tok_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, boo
         }
         b.n = 0;
         sd_buf_clear(&b.text);
-        SD_GO(st, done, chain(t, &t->dec[k], sc, &a, &b, err));
+        SD_GO(st, done, chain(&t->dec[k], sc, &a, &b, &room, err));
         parts swap = a;
         a = b;
         b = swap;

@@ -5,6 +5,29 @@
 
 #include "io/tok.h"
 
+/* ---- bounds ---- */
+tok_budget sd_tok_budget_of(size_t n) {
+    /* products that wrap would need a text of 2^57 bytes */
+    size_t wide = n > SIZE_MAX / 128 ? SIZE_MAX / 2 : n * TOK_GROWTH + TOK_SLACK;
+    size_t flat = n > SIZE_MAX / 128 ? SIZE_MAX / 2 : n * 4 + ((size_t)1 << 30);
+    return (tok_budget){.given = n, .most = wide < flat ? wide : flat};
+}
+
+sd_status sd_tok_budget_check(const tok_budget *b, size_t pending, const char *what, sd_err *err) {
+    if (pending <= b->most - b->made)
+        return SD_OK;
+    return sd_fail(err, SD_EFORMAT,
+                   "the tokenizer's %s makes more than %zu bytes of %zu: refused, as a text grows "
+                   "at most %d times",
+                   what, b->most, b->given, TOK_GROWTH);
+}
+
+sd_status sd_tok_budget_take(tok_budget *b, size_t more, const char *what, sd_err *err) {
+    SD_TRY(sd_tok_budget_check(b, more, what, err));
+    b->made += more;
+    return SD_OK;
+}
+
 /* ---- ByteLevel's table: printable Latin-1 stands for itself, the other 68 bytes for U+0100 on ---
  */
 static bool printable(unsigned b) {
@@ -249,8 +272,9 @@ static void strip(const char *s, size_t n, bool left, bool right, sd_buf *out) {
     sd_buf_put(out, s + a, b - a);
 }
 
+/* The two steps whose output the file decides; the others grow a text by a fixed factor. */
 static sd_status replace(const tok_norm *m, tok_scratch *sc, const char *s, size_t n, sd_buf *out,
-                         sd_err *err) {
+                         const tok_budget *room, sd_err *err) {
     size_t at = 0;
     for (;;) {
         bool found = false;
@@ -258,6 +282,7 @@ static sd_status replace(const tok_norm *m, tok_scratch *sc, const char *s, size
         SD_TRY(sd_tok_find(&m->pat, sc, s, n, at, &found, &ms, &me, err));
         if (!found)
             break;
+        SD_TRY(sd_tok_budget_check(room, out->n + (ms - at) + m->n, "normalizer Replace", err));
         sd_buf_put(out, s + at, ms - at);
         sd_buf_put(out, m->content, m->n);
         at = me;
@@ -288,7 +313,7 @@ done:
 }
 
 static sd_status step(const tok_norm *m, tok_scratch *sc, const char *s, size_t n, bool after_raw,
-                      sd_buf *out, sd_err *err) {
+                      sd_buf *out, const tok_budget *room, sd_err *err) {
     switch (m->kind) {
     case TOK_NFC:
     case TOK_NFD:
@@ -303,9 +328,10 @@ static sd_status step(const tok_norm *m, tok_scratch *sc, const char *s, size_t 
         drop_marks(s, n, false, out);
         break;
     case TOK_REPLACE:
-        SD_TRY(replace(m, sc, s, n, out, err));
+        SD_TRY(replace(m, sc, s, n, out, room, err));
         break;
     case TOK_PREPEND:
+        SD_TRY(sd_tok_budget_check(room, n + m->n, "normalizer Prepend", err));
         if (n && !after_raw)
             sd_buf_put(out, m->content, m->n);
         sd_buf_put(out, s, n);
@@ -324,7 +350,7 @@ static sd_status step(const tok_norm *m, tok_scratch *sc, const char *s, size_t 
 }
 
 sd_status sd_tok_normalize(const sd_tokenizer *t, tok_scratch *sc, const char *text, size_t n,
-                           bool after_raw, sd_buf *out, sd_err *err) {
+                           bool after_raw, sd_buf *out, tok_budget *budget, sd_err *err) {
     if (t->n_norm == 0) {
         sd_buf_put(out, text, n);
         return sd_buf_status(out, err);
@@ -334,7 +360,8 @@ sd_status sd_tok_normalize(const sd_tokenizer *t, tok_scratch *sc, const char *t
     for (size_t i = 0; i < t->n_norm; i++) {
         SD_GO(st, done, sd_check_cancel(err));
         sd_buf_clear(out);
-        SD_GO(st, done, step(&t->norm[i], sc, text, n, after_raw, out, err));
+        SD_GO(st, done, step(&t->norm[i], sc, text, n, after_raw, out, budget, err));
+        SD_GO(st, done, sd_tok_budget_check(budget, out->n, "normalizer", err));
         if (i + 1 < t->n_norm) {
             sd_buf swap = in;
             in = *out;
@@ -343,6 +370,7 @@ sd_status sd_tok_normalize(const sd_tokenizer *t, tok_scratch *sc, const char *t
             n = in.n;
         }
     }
+    st = sd_tok_budget_take(budget, out->n, "normalizer", err);
 done:
     sd_buf_free(&in);
     return st;

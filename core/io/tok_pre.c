@@ -50,108 +50,112 @@ void sd_tok_scratch_free(tok_scratch *s) {
  */
 static const char word_class[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 
-static sd_status unsupported(const char *what, const char *p, size_t n, sd_err *err) {
+typedef struct rewriter { /* a pattern being rewritten, at byte i */
+    const char *p;
+    size_t n, i;
+    bool in_class;
+    size_t class_at; /* where the class's first member would stand */
+    sd_buf *out;
+} rewriter;
+
+static sd_status unsupported(const rewriter *w, const char *what, sd_err *err) {
     return sd_fail(err, SD_EFORMAT, "regular expression \"%.*s\": %s is not supported",
-                   n > 200 ? 200 : (int)n, p, what);
+                   w->n > 200 ? 200 : (int)w->n, w->p, what);
+}
+
+static bool at(const rewriter *w, size_t ahead, char c) {
+    return w->i + ahead < w->n && w->p[w->i + ahead] == c;
+}
+
+/* Back-slash and what follows; i is left on the last byte taken. */
+static sd_status rewrite_escape(rewriter *w, sd_err *err) {
+    /* \h is a hexadecimal digit in Oniguruma and horizontal space in PCRE2, and so on */
+    static const char differs[] = "hHRXKGCQEgkyYON";
+    const char e = w->p[++w->i];
+    char what[8] = {'\\', e, 0};
+    if (e && strchr(differs, e))
+        return unsupported(w, what, err);
+    switch (e) {
+    case 's':
+        sd_buf_puts(w->out, "\\p{White_Space}");
+        return SD_OK;
+    case 'S':
+        sd_buf_puts(w->out, "\\P{White_Space}");
+        return SD_OK;
+    case 'w':
+        sd_buf_printf(w->out, w->in_class ? "%s" : "[%s]", word_class);
+        return SD_OK;
+    case 'W':
+        if (w->in_class)
+            return unsupported(w, "\\W inside a class", err);
+        sd_buf_printf(w->out, "[^%s]", word_class);
+        return SD_OK;
+    case 'u': /* \uHHHH */
+        if (w->i + 4 >= w->n)
+            return unsupported(w, "an unfinished \\u", err);
+        sd_buf_printf(w->out, "\\x{%.4s}", w->p + w->i + 1);
+        w->i += 4;
+        return SD_OK;
+    default:
+        sd_buf_put(w->out, what, 2);
+        if ((e == 'p' || e == 'P' || e == 'x') && at(w, 1, '{'))
+            while (w->i + 1 < w->n && w->p[w->i] != '}')
+                sd_buf_putc(w->out, w->p[++w->i]);
+        return SD_OK;
+    }
+}
+
+/* One byte inside [ ]. */
+static sd_status rewrite_member(rewriter *w, sd_err *err) {
+    const char c = w->p[w->i];
+    if (c == '[' && at(w, 1, ':')) { /* [:alpha:] */
+        size_t k = w->i + 2;
+        while (k + 1 < w->n && !(w->p[k] == ':' && w->p[k + 1] == ']'))
+            k++;
+        if (k + 1 >= w->n)
+            return unsupported(w, "an unfinished class", err);
+        sd_buf_put(w->out, w->p + w->i, k + 2 - w->i);
+        w->i = k + 1;
+        return SD_OK;
+    }
+    if (c == '[')
+        return unsupported(w, "a class inside a class", err);
+    if (c == '&' && at(w, 1, '&'))
+        return unsupported(w, "&& in a class", err);
+    if (c == ']' && w->i > w->class_at)
+        w->in_class = false;
+    sd_buf_putc(w->out, c);
+    return SD_OK;
+}
+
+/* One byte outside classes. */
+static sd_status rewrite_plain(rewriter *w, sd_err *err) {
+    static const char groups[] = "RC&P|(~{+0123456789";
+    const char c = w->p[w->i];
+    if (c == '}' && at(w, 1, '+'))
+        return unsupported(w, "an interval followed by +", err);
+    if (c == '(' && at(w, 1, '*'))
+        return unsupported(w, "(*", err); /* PCRE2 verbs */
+    if (c == '(' && at(w, 1, '?') && w->i + 2 < w->n && w->p[w->i + 2] &&
+        strchr(groups, w->p[w->i + 2]))
+        return unsupported(w, "this kind of group", err);
+    sd_buf_putc(w->out, c);
+    if (c == '[') {
+        w->in_class = true;
+        if (at(w, 1, '^'))
+            sd_buf_putc(w->out, w->p[++w->i]);
+        w->class_at = w->i + 1;
+    }
+    return SD_OK;
 }
 
 static sd_status translate(const char *p, size_t n, sd_buf *out, sd_err *err) {
-    bool in_class = false, negated = false;
-    size_t class_at = 0; /* where the class's first member would stand */
-    for (size_t i = 0; i < n; i++) {
-        char c = p[i];
-        if (c == '\\' && i + 1 < n) {
-            char e = p[i + 1];
-            i++;
-            switch (e) {
-            case 's':
-                sd_buf_puts(out, "\\p{White_Space}");
-                continue;
-            case 'S':
-                sd_buf_puts(out, "\\P{White_Space}");
-                continue;
-            case 'w':
-                sd_buf_printf(out, in_class ? "%s" : "[%s]", word_class);
-                continue;
-            case 'W':
-                if (in_class)
-                    return unsupported("\\W inside a class", p, n, err);
-                sd_buf_printf(out, "[^%s]", word_class);
-                continue;
-            case 'h': /* a hexadecimal digit in Oniguruma, horizontal space in PCRE2 */
-            case 'H':
-            case 'R':
-            case 'X':
-            case 'K':
-            case 'G':
-            case 'C':
-            case 'Q':
-            case 'E':
-            case 'g':
-            case 'k':
-            case 'y':
-            case 'Y':
-            case 'O':
-            case 'N': {
-                char what[8] = {'\\', e, 0};
-                return unsupported(what, p, n, err);
-            }
-            case 'u': /* \uHHHH */
-                if (i + 4 >= n)
-                    return unsupported("an unfinished \\u", p, n, err);
-                sd_buf_printf(out, "\\x{%.4s}", p + i + 1);
-                i += 4;
-                continue;
-            default:
-                sd_buf_putc(out, c);
-                sd_buf_putc(out, e);
-                if ((e == 'p' || e == 'P' || e == 'x') && i + 1 < n && p[i + 1] == '{')
-                    while (i + 1 < n && p[i] != '}')
-                        sd_buf_putc(out, p[++i]);
-                continue;
-            }
-        }
-        if (in_class) {
-            if (c == '[') {
-                if (i + 1 < n && p[i + 1] == ':') {
-                    size_t k = i + 2;
-                    while (k + 1 < n && !(p[k] == ':' && p[k + 1] == ']'))
-                        k++;
-                    if (k + 1 >= n)
-                        return unsupported("an unfinished class", p, n, err);
-                    sd_buf_put(out, p + i, k + 2 - i);
-                    i = k + 1;
-                    continue;
-                }
-                return unsupported("a class inside a class", p, n, err);
-            }
-            if (c == '&' && i + 1 < n && p[i + 1] == '&')
-                return unsupported("&& in a class", p, n, err);
-            if (c == ']' && i > class_at)
-                in_class = false;
-            sd_buf_putc(out, c);
-            continue;
-        }
-        if (c == '[') {
-            in_class = true;
-            negated = i + 1 < n && p[i + 1] == '^';
-            class_at = i + 1 + negated;
-            sd_buf_putc(out, c);
-            if (negated)
-                sd_buf_putc(out, p[++i]);
-            continue;
-        }
-        if (c == '}' && i + 1 < n && p[i + 1] == '+')
-            return unsupported("an interval followed by +", p, n, err);
-        if (c == '(' && i + 1 < n && p[i + 1] == '*')
-            return unsupported("(*", p, n, err); /* PCRE2 verbs */
-        if (c == '(' && i + 2 < n && p[i + 1] == '?') {
-            char e = p[i + 2];
-            if (e == 'R' || e == 'C' || e == '&' || e == 'P' || e == '|' || e == '(' || e == '~' ||
-                e == '{' || e == '+' || (e >= '0' && e <= '9'))
-                return unsupported("this kind of group", p, n, err);
-        }
-        sd_buf_putc(out, c);
+    rewriter w = {.p = p, .n = n, .out = out};
+    for (; w.i < n; w.i++) {
+        if (p[w.i] == '\\' && w.i + 1 < n)
+            SD_TRY(rewrite_escape(&w, err));
+        else
+            SD_TRY(w.in_class ? rewrite_member(&w, err) : rewrite_plain(&w, err));
     }
     return sd_buf_status(out, err);
 }
@@ -389,6 +393,7 @@ sd_status sd_tok_pre_run(tok_run *r, size_t step, const char *s, size_t n, bool 
     }
     }
     SD_GO(st, done, sd_buf_status(&b, err));
+    SD_GO(st, done, sd_tok_budget_take(&r->budget, b.n, "pre_tokenizer", err));
     st = sd_tok_pre_run(r, step + 1, b.p, b.n, first, err);
 done:
     sd_buf_free(&b);

@@ -66,8 +66,9 @@ sd_status sd_tok_vocab_add(tok_vocab *v, const char *s, size_t n, int64_t id, si
     if (id < 0 || (uint64_t)id > (uint64_t)expected * 2 + 65536 || id >= INT32_MAX - 1)
         return sd_fail(err, SD_EFORMAT, "token \"%.*s\" has id %lld: out of range for %zu tokens",
                        n > 60 ? 60 : (int)n, s, (long long)id, expected);
-    if (n > UINT32_MAX / 2)
-        return sd_fail(err, SD_EFORMAT, "a token of %zu bytes", n);
+    if (n > TOK_MAX_TOKEN)
+        return sd_fail(err, SD_EFORMAT, "token %lld has %zu bytes: more than %d", (long long)id, n,
+                       TOK_MAX_TOKEN);
     size_t old = v->cap;
     if ((size_t)id >= v->cap) {
         SD_TRY(sd_grow((void **)&v->at, &v->cap, (size_t)id + 1, sizeof *v->at, err));

@@ -1,4 +1,4 @@
-/* sd_tok_wordpiece.c: WordPiece (BERT): the longest known piece first, from the left; a word with
+/* tok_wordpiece.c: WordPiece (BERT): the longest known piece first, from the left; a word with
  * any part unmatched, or longer than max_chars characters, is one unknown token. */
 #include <string.h>
 
@@ -19,6 +19,8 @@ sd_status sd_tok_wordpiece(tok_run *r, const char *s, size_t n, sd_err *err) {
         chars += ((unsigned char)s[i] & 0xc0) != 0x80;
     bool bad = chars > t->max_chars;
     for (size_t from = 0; from < n && !bad;) {
+        if ((++r->polls & 0xff) == 0) /* long words are quadratic */
+            SD_TRY(sd_check_cancel(err));
         size_t room = t->vocab.longest; /* no spelling is longer */
         if (from > 0)
             room = room > t->nprefix ? room - t->nprefix : 0;

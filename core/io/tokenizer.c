@@ -218,7 +218,7 @@ static sd_status encode_text(tok_run *r, const char *s, size_t n, bool as_text, 
     sd_buf b = {0};
     sd_status st = SD_OK;
     if (t->n_norm > 0) {
-        SD_GO(st, done, sd_tok_normalize(t, r->s, s, n, after_raw, &b, err));
+        SD_GO(st, done, sd_tok_normalize(t, r->s, s, n, after_raw, &b, &r->budget, err));
         s = b.p ? b.p : "";
         n = b.n;
     }
@@ -327,7 +327,7 @@ static sd_status encode_bytes(tok_run *r, const char *s, size_t n, bool as_text,
 sd_status sd_tokenizer_encode(const sd_tokenizer *t, const char *text, size_t n, unsigned flags,
                               sd_ids *ids, size_t *lost, int *first_lost, sd_err *err) {
     sd_tokenizer *own = (sd_tokenizer *)t; /* only the scratch, under its lock */
-    tok_run r = {.t = t, .ids = ids, .first_lost = -1};
+    tok_run r = {.t = t, .ids = ids, .first_lost = -1, .budget = sd_tok_budget_of(n)};
     size_t before = ids->n;
     sd_status st = SD_OK;
     bool locked = pthread_mutex_trylock(&own->lock) == 0;
@@ -363,11 +363,6 @@ done:
     if (first_lost)
         *first_lost = r.first_lost;
     return st;
-}
-
-sd_status sd_tokenizer_decode(const sd_tokenizer *t, const int32_t *ids, size_t n,
-                              bool skip_special, sd_buf *out, sd_err *err) {
-    return sd_tok_decode(t, ids, n, skip_special, out, err);
 }
 
 /* ---- finishing a loaded tokenizer ---------------------------------------------------------------
@@ -416,50 +411,32 @@ static void default_roles(sd_tokenizer *t) {
         t->role[2] = t->unk;
 }
 
-sd_status sd_tok_finish(sd_tokenizer *t, sd_err *err) {
-    t->added_of = sd_alloc_raw((size_t)t->vocab.size, sizeof *t->added_of, err);
-    if (!t->added_of)
-        return SD_ENOMEM;
-    for (int32_t i = 0; i < t->vocab.size; i++)
-        t->added_of[i] = -1;
-    for (size_t i = 0; i < t->n_added; i++)
-        t->added_of[t->added[i].id] = (int32_t)i;
+/* Ids of the single bytes: ByteLevel's characters, or <0xNN>. */
+static void find_bytes(sd_tokenizer *t) {
+    static const char digit[] = "0123456789ABCDEF";
     for (int b = 0; b < 256; b++) {
-        char s[8];
-        if (t->byte_level) {
-            size_t n = sd_utf8_put(sd_tok_byte_char((unsigned char)b), s);
-            t->byte_id[b] = sd_tok_vocab_find(&t->vocab, s, n);
-        } else if (t->byte_fallback) {
-            static const char digit[] = "0123456789ABCDEF";
-            memcpy(s, "<0x00>", 6);
+        char s[8] = "<0x00>";
+        size_t n = 6;
+        if (t->byte_level)
+            n = sd_utf8_put(sd_tok_byte_char((unsigned char)b), s);
+        else if (t->byte_fallback) {
             s[3] = digit[b >> 4];
             s[4] = digit[b & 15];
-            t->byte_id[b] = sd_tok_vocab_find(&t->vocab, s, 6);
-        }
+        } else
+            continue;
+        t->byte_id[b] = sd_tok_vocab_find(&t->vocab, s, n);
     }
-    if (t->byte_level && t->model != TOK_BPE)
-        return sd_fail(err, SD_EFORMAT, "ByteLevel with a model other than BPE is not supported");
-    if (t->byte_level && !t->prefix && !t->suffix && t->n_pre &&
-        t->pre[t->n_pre - 1].kind == TOK_PRE_MAP) {
-        t->n_pre--; /* holds no memory of its own */
-        t->leaf_bytes = true;
-    }
-    for (size_t i = 0; i < t->n_head + t->n_tail; i++) {
-        int32_t id = i < t->n_head ? t->head[i] : t->tail[i - t->n_head];
-        if (id >= t->vocab.size || !t->vocab.at[id].s)
-            return sd_fail(err, SD_EFORMAT, "post_processor: id %d is not in the vocabulary",
-                           (int)id);
-    }
-    if (t->model == TOK_BPE)
-        SD_TRY(find_cut(t, err));
+}
+
+/* Added tokens into the tries that find them: their UTF-8, normalised where they say so. */
+static sd_status index_added(sd_tokenizer *t, tok_scratch *sc, sd_err *err) {
     sd_buf b = {0};
     sd_status st = SD_OK;
-    tok_scratch *s = sd_tok_scratch_new(err);
-    if (!s)
-        return SD_ENOMEM;
+    size_t given = 0, made = 0;
     for (size_t i = 0; i < t->n_added; i++) {
         tok_added *a = &t->added[i];
         a->matched = a->text;
+        given += a->text.n;
         for (uint32_t k = 0; k < a->text.n;) { /* text is matched as UTF-8 */
             size_t len = sd_utf8_next(a->text.s + k, a->text.n - k, NULL);
             if (len == 0) {
@@ -470,7 +447,10 @@ sd_status sd_tok_finish(sd_tokenizer *t, sd_err *err) {
         }
         if (a->normalized && t->n_norm) {
             sd_buf_clear(&b);
-            SD_GO(st, done, sd_tok_normalize(t, s, a->text.s, a->text.n, false, &b, err));
+            tok_budget room = sd_tok_budget_of(given);
+            room.made = made;
+            SD_GO(st, done, sd_tok_normalize(t, sc, a->text.s, a->text.n, false, &b, &room, err));
+            made = room.made;
             if (b.n == 0)
                 continue;
             char *c = sd_arena_strndup(t->vocab.arena, b.p, b.n, err);
@@ -483,14 +463,52 @@ sd_status sd_tok_finish(sd_tokenizer *t, sd_err *err) {
         SD_GO(st, done,
               trie_add(a->normalized ? &t->norm_trie : &t->raw_trie, a->matched, (int32_t)i, err));
     }
+done:
+    if (st != SD_OK && st != SD_ECANCEL)
+        sd_err_context(err, "added tokens");
+    sd_buf_free(&b);
+    return st;
+}
+
+static sd_status check_template(const sd_tokenizer *t, sd_err *err) {
+    for (size_t i = 0; i < t->n_head + t->n_tail; i++) {
+        int32_t id = i < t->n_head ? t->head[i] : t->tail[i - t->n_head];
+        if (id >= t->vocab.size || !t->vocab.at[id].s)
+            return sd_fail(err, SD_EFORMAT, "post_processor: id %d is not in the vocabulary",
+                           (int)id);
+    }
+    return SD_OK;
+}
+
+sd_status sd_tok_finish(sd_tokenizer *t, sd_err *err) {
+    t->added_of = sd_alloc_raw((size_t)t->vocab.size, sizeof *t->added_of, err);
+    if (!t->added_of)
+        return SD_ENOMEM;
+    for (int32_t i = 0; i < t->vocab.size; i++)
+        t->added_of[i] = -1;
+    for (size_t i = 0; i < t->n_added; i++)
+        t->added_of[t->added[i].id] = (int32_t)i;
+    find_bytes(t);
+    if (t->byte_level && t->model != TOK_BPE)
+        return sd_fail(err, SD_EFORMAT, "ByteLevel with a model other than BPE is not supported");
+    if (t->byte_level && !t->prefix && !t->suffix && t->n_pre &&
+        t->pre[t->n_pre - 1].kind == TOK_PRE_MAP) {
+        t->n_pre--; /* holds no memory of its own */
+        t->leaf_bytes = true;
+    }
+    SD_TRY(check_template(t, err));
+    if (t->model == TOK_BPE)
+        SD_TRY(find_cut(t, err));
+    tok_scratch *sc = sd_tok_scratch_new(err);
+    if (!sc)
+        return SD_ENOMEM;
+    sd_status st = index_added(t, sc, err);
+    sd_tok_scratch_free(sc);
     default_roles(t);
     t->kind = t->model == TOK_WORDPIECE ? "WordPiece"
               : t->byte_level           ? "byte-level BPE"
               : t->byte_fallback        ? "BPE with byte fallback"
                                         : "BPE";
-done:
-    sd_buf_free(&b);
-    sd_tok_scratch_free(s);
     return st;
 }
 
@@ -596,91 +614,121 @@ static sd_status open_gguf(const char *path, const sd_run *run, sd_tokenizer **o
     return st;
 }
 
-sd_status sd_tokenizer_open(const char *path, const sd_run *run, sd_tokenizer **out, sd_err *err) {
-    bool dir = sd_path_is_dir(path);
-    char *file = NULL, *vocab_path = NULL, *merges_path = NULL;
-    json_t *j = NULL, *config = NULL, *special = NULL, *added = NULL;
+/* What surrounds a tokenizer file: its configurations, each NULL when absent. */
+typedef struct folder {
+    const char *path;
+    bool dir;
+    json_t *config, *special, *added;
+} folder;
+
+/* The file of a folder that says most. */
+static sd_status choose_file(const folder *f, char **file, sd_err *err) {
+    static const char *const name[][2] = {{"tokenizer.json", "tokenizer.json"},
+                                          {"vocab.json", "encoder.json"},
+                                          {"vocab.txt", "vocab.txt"}};
+    *file = NULL;
+    for (size_t i = 0; i < sizeof name / sizeof *name && !*file; i++)
+        SD_TRY(either(f->path, true, name[i][0], name[i][1], file, err));
+    if (*file)
+        return SD_OK;
+    char *model = NULL;
+    SD_TRY(either(f->path, true, "tokenizer.model", "spiece.model", &model, err));
+    sd_status st = sd_fail(err, SD_EFILE,
+                           model ? "%s: a SentencePiece model file is not read; "
+                                   "a tokenizer.json beside it would be"
+                                 : "%s: no tokenizer.json, vocab.json + merges.txt or vocab.txt",
+                           f->path);
+    sd_free(model);
+    return st;
+}
+
+/* merges.txt or vocab.bpe: the vocabulary beside it is the file to open. */
+static sd_status vocab_of_merges(char **file, sd_err *err) {
+    const char *base = sd_path_base(*file);
+    if (strcmp(base, "merges.txt") != 0 && strcmp(base, "vocab.bpe") != 0)
+        return SD_OK;
+    char *vocab = NULL;
+    SD_TRY(either(*file, false, "vocab.json", "encoder.json", &vocab, err));
+    if (!vocab)
+        return sd_fail(err, SD_EFILE, "%s: no vocab.json beside it", *file);
+    sd_free(*file);
+    *file = vocab;
+    return SD_OK;
+}
+
+/* A tokenizer.json, or a vocab.json with its merges beside it. */
+static sd_status open_json(folder *f, const char *file, sd_tokenizer **out, sd_err *err) {
+    json_t *j = NULL;
+    char *merges = NULL;
     sd_buf text = {0};
     sd_status st = SD_OK;
+    SD_TRY(sd_json_load(file, MAX_FILE, &j, err));
+    if (json_is_object(json_object_get(j, "model"))) {
+        SD_GO(st, done, sd_tokenizer_from_json(j, file, out, err));
+        if (f->special)
+            sd_tok_roles_json(*out, f->special);
+        if (f->config)
+            sd_tok_roles_json(*out, f->config);
+        goto done;
+    }
+    SD_GO(st, done, optional_json(f->path, f->dir, "added_tokens.json", &f->added, err));
+    SD_GO(st, done, either(file, false, "merges.txt", "vocab.bpe", &merges, err));
+    if (!merges) {
+        st = sd_fail(err, SD_EFILE, "%s: no tokenizer.json, and no merges.txt beside it", file);
+        goto done;
+    }
+    SD_GO(st, done, sd_read_file(merges, MAX_FILE, &text, err));
+    SD_GO(st, done,
+          sd_tokenizer_from_files(j, text.p ? text.p : "", text.n,
+                                  f->config ? f->config : f->special, f->added, file, out, err));
+    if (f->special)
+        sd_tok_roles_json(*out, f->special);
+done:
+    json_decref(j);
+    sd_buf_free(&text);
+    sd_free(merges);
+    return st;
+}
+
+static sd_status open_txt(const folder *f, const char *file, sd_tokenizer **out, sd_err *err) {
+    sd_buf text = {0};
+    SD_TRY(sd_read_file(file, MAX_FILE, &text, err));
+    sd_status st = sd_tokenizer_from_files(NULL, text.p ? text.p : "", text.n, f->config, NULL,
+                                           file, out, err);
+    sd_buf_free(&text);
+    return st;
+}
+
+sd_status sd_tokenizer_open(const char *path, const sd_run *run, sd_tokenizer **out, sd_err *err) {
+    folder f = {.path = path, .dir = sd_path_is_dir(path)};
+    char *file = NULL;
+    sd_status st = SD_OK;
     *out = NULL;
-    if (!dir && ends(path, ".gguf"))
+    if (!f.dir && ends(path, ".gguf"))
         return open_gguf(path, run, out, err);
-    SD_GO(st, done, optional_json(path, dir, "tokenizer_config.json", &config, err));
-    SD_GO(st, done, optional_json(path, dir, "special_tokens_map.json", &special, err));
-    if (dir) {
-        SD_GO(st, done, either(path, true, "tokenizer.json", "tokenizer.json", &file, err));
-        if (!file)
-            SD_GO(st, done, either(path, true, "vocab.json", "encoder.json", &file, err));
-        if (!file)
-            SD_GO(st, done, either(path, true, "vocab.txt", "vocab.txt", &file, err));
-        if (!file) {
-            char *model = NULL;
-            SD_GO(st, done, either(path, true, "tokenizer.model", "spiece.model", &model, err));
-            st = sd_fail(err, SD_EFILE,
-                         model ? "%s: a SentencePiece model file is not read; "
-                                 "a tokenizer.json beside it would be"
-                               : "%s: no tokenizer.json, vocab.json + merges.txt or vocab.txt",
-                         path);
-            sd_free(model);
-            goto done;
-        }
+    SD_GO(st, done, optional_json(path, f.dir, "tokenizer_config.json", &f.config, err));
+    SD_GO(st, done, optional_json(path, f.dir, "special_tokens_map.json", &f.special, err));
+    if (f.dir) {
+        SD_GO(st, done, choose_file(&f, &file, err));
     } else if (!(file = sd_strdup(path, err))) {
         st = SD_ENOMEM;
         goto done;
     }
-    const char *base = sd_path_base(file);
-    if (strcmp(base, "merges.txt") == 0 || strcmp(base, "vocab.bpe") == 0) {
-        SD_GO(st, done, either(file, false, "vocab.json", "encoder.json", &vocab_path, err));
-        if (!vocab_path) {
-            st = sd_fail(err, SD_EFILE, "%s: no vocab.json beside it", file);
-            goto done;
-        }
-        sd_free(file);
-        file = vocab_path;
-        vocab_path = NULL;
-        base = sd_path_base(file);
-    }
-    if (ends(base, ".json")) {
-        SD_GO(st, done, sd_json_load(file, MAX_FILE, &j, err));
-        if (json_object_get(j, "model") && json_is_object(json_object_get(j, "model"))) {
-            SD_GO(st, done, sd_tokenizer_from_json(j, file, out, err));
-            if (special)
-                sd_tok_roles_json(*out, special);
-            if (config)
-                sd_tok_roles_json(*out, config);
-            goto done;
-        }
-        SD_GO(st, done, optional_json(path, dir, "added_tokens.json", &added, err));
-        SD_GO(st, done, either(file, false, "merges.txt", "vocab.bpe", &merges_path, err));
-        if (!merges_path) {
-            st = sd_fail(err, SD_EFILE, "%s: no tokenizer.json, and no merges.txt beside it", file);
-            goto done;
-        }
-        SD_GO(st, done, sd_read_file(merges_path, MAX_FILE, &text, err));
-        st = sd_tokenizer_from_files(j, text.p ? text.p : "", text.n, config ? config : special,
-                                     added, file, out, err);
-        if (st == SD_OK && special)
-            sd_tok_roles_json(*out, special);
-        goto done;
-    }
-    if (!ends(base, ".txt")) {
+    SD_GO(st, done, vocab_of_merges(&file, err));
+    if (ends(file, ".json"))
+        st = open_json(&f, file, out, err);
+    else if (ends(file, ".txt"))
+        st = open_txt(&f, file, out, err);
+    else
         st = sd_fail(err, SD_EFORMAT,
                      "%s: not a tokenizer (known: tokenizer.json, vocab.json + merges.txt, "
                      "vocab.txt, *.gguf)",
                      file);
-        goto done;
-    }
-    SD_GO(st, done, sd_read_file(file, MAX_FILE, &text, err));
-    st = sd_tokenizer_from_files(NULL, text.p ? text.p : "", text.n, config, NULL, file, out, err);
 done:
-    json_decref(j);
-    json_decref(config);
-    json_decref(special);
-    json_decref(added);
-    sd_buf_free(&text);
+    json_decref(f.config);
+    json_decref(f.special);
+    json_decref(f.added);
     sd_free(file);
-    sd_free(vocab_path);
-    sd_free(merges_path);
     return st;
 }
 
@@ -700,6 +748,10 @@ const char *sd_tokenizer_token(const sd_tokenizer *t, int32_t id, size_t *n) {
     if (n)
         *n = t->vocab.at[id].n;
     return t->vocab.at[id].s;
+}
+
+bool sd_tokenizer_starts_twice(const sd_tokenizer *t, const int32_t *ids, size_t n) {
+    return t->n_head && n > t->n_head && ids[t->n_head] == t->head[t->n_head - 1];
 }
 
 int32_t sd_tokenizer_find(const sd_tokenizer *t, const char *token) {

@@ -2,7 +2,8 @@
  *
  * A tokenizer is a pipeline read from tokenizer.json, vocab.json + merges.txt, vocab.txt or GGUF
  * metadata: added tokens → normaliser → pre-tokeniser → model (byte-level BPE, SentencePiece-type
- * BPE with byte fallback, WordPiece) → post-processor. Anything unknown is refused by name. */
+ * BPE with byte fallback, WordPiece) → post-processor. Anything unknown is refused by name. What a
+ * file's steps make of a text is bounded (tok.h). */
 #ifndef SD_IO_TOKENIZER_H
 #define SD_IO_TOKENIZER_H
 
@@ -47,9 +48,14 @@ void sd_tokenizer_unref(sd_tokenizer *SD_NULLABLE t);
 sd_status sd_tokenizer_encode(const sd_tokenizer *t, const char *text, size_t n, unsigned flags,
                               sd_ids *ids, size_t *SD_NULLABLE lost, int *SD_NULLABLE first_lost,
                               sd_err *err);
-/* Appends the bytes of ids to out; an id outside the vocabulary is an error with both numbers. */
-sd_status sd_tokenizer_decode(const sd_tokenizer *t, const int32_t *ids, size_t n,
+/* Appends the bytes of ids to out. An id without a token gives `<id N>` below `rows`, the number of
+ * rows of a model's embedding (often padded; a model can name such a row as its best guess), and is
+ * an error with both numbers from there on; rows 0: always. */
+sd_status sd_tokenizer_decode(const sd_tokenizer *t, const int32_t *ids, size_t n, int32_t rows,
                               bool skip_special, sd_buf *out, sd_err *err);
+/* Of ids made with SD_TOK_ADD_SPECIAL: the text began with the token that was put before it (BOS,
+ * [CLS]), so that it stands there twice, as stock code has it. */
+bool sd_tokenizer_starts_twice(const sd_tokenizer *t, const int32_t *ids, size_t n);
 
 int32_t sd_tokenizer_vocab_size(const sd_tokenizer *t); /* highest id + 1 */
 const char *sd_tokenizer_kind(const sd_tokenizer *t);   /* "byte-level BPE", "WordPiece", ... */

@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sd_err err = {0};
     if (sd_tokenizer_encode(kind[k], s, n, (data[0] / KINDS) & 3, &ids, &lost, NULL, &err) != SD_OK)
         abort();
-    if (sd_tokenizer_decode(kind[k], ids.v, ids.n, false, &out, &err) != SD_OK)
+    if (sd_tokenizer_decode(kind[k], ids.v, ids.n, 0, false, &out, &err) != SD_OK)
         abort();
     if ((k == 0 || k == 5) && (lost || out.n != n || (n && memcmp(out.p, s, n) != 0)))
         abort();

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         sd_buf out = {0};
         if (sd_tokenizer_encode(t, text, sizeof text - 1, SD_TOK_ADD_SPECIAL, &ids, NULL, NULL,
                                 &err) == SD_OK &&
-            sd_tokenizer_decode(t, ids.v, ids.n, false, &out, &err) != SD_OK && !err.text[0])
+            sd_tokenizer_decode(t, ids.v, ids.n, 0, false, &out, &err) != SD_OK && !err.text[0])
             abort();
         sd_ids_free(&ids);
         sd_buf_free(&out);

@@ -14,7 +14,7 @@ static void use(sd_tokenizer *t) {
     sd_err err = {0};
     if (sd_tokenizer_encode(t, text, sizeof text - 1, SD_TOK_ADD_SPECIAL, &ids, NULL, NULL, &err) ==
         SD_OK)
-        (void)sd_tokenizer_decode(t, ids.v, ids.n, true, &out, &err);
+        (void)sd_tokenizer_decode(t, ids.v, ids.n, 0, true, &out, &err);
     sd_ids_free(&ids);
     sd_buf_free(&out);
     sd_tokenizer_unref(t);

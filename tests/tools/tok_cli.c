@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
             else
                 ids.v[ids.n++] = id;
         }
-        if (rc == 0 && sd_tokenizer_decode(t, ids.v, ids.n, false, &back, &err) != SD_OK)
+        if (rc == 0 && sd_tokenizer_decode(t, ids.v, ids.n, 0, false, &back, &err) != SD_OK)
             rc = fail(&err);
         fwrite(back.p ? back.p : "", 1, back.n, stdout);
     } else {
@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[2], "encode") == 0 && rc == 0) {
             print_ids(&ids, '\n');
         } else if (strcmp(argv[2], "check") == 0 && rc == 0) {
-            if (sd_tokenizer_decode(t, ids.v, ids.n, false, &back, &err) != SD_OK)
+            if (sd_tokenizer_decode(t, ids.v, ids.n, 0, false, &back, &err) != SD_OK)
                 rc = fail(&err);
             else if (back.n != text.n || memcmp(back.p ? back.p : "", p, text.n) != 0) {
                 fprintf(stderr, "decode(encode(x)) differs from x\n");

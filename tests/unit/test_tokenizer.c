@@ -79,7 +79,7 @@ static void expect_round_trip(const sd_tokenizer *t, const char *s, size_t n) {
     sd_ids ids = encode(t, s, n, 0, &lost, NULL);
     sd_buf out = {0};
     assert_int_equal(lost, 0);
-    assert_int_equal(sd_tokenizer_decode(t, ids.v, ids.n, false, &out, NULL), SD_OK);
+    assert_int_equal(sd_tokenizer_decode(t, ids.v, ids.n, 0, false, &out, NULL), SD_OK);
     assert_int_equal(out.n, n);
     if (n)
         assert_memory_equal(out.p, s, n);
@@ -220,7 +220,7 @@ static void test_any_bytes(void **state) {
     sd_ids ids = encode(toy, emoji, 8, 0, NULL, NULL);
     sd_buf all = {0};
     for (size_t i = 0; i < ids.n; i++)
-        assert_int_equal(sd_tokenizer_decode(toy, &ids.v[i], 1, false, &all, NULL), SD_OK);
+        assert_int_equal(sd_tokenizer_decode(toy, &ids.v[i], 1, 0, false, &all, NULL), SD_OK);
     assert_int_equal(all.n, 8);
     assert_memory_equal(all.p, emoji, 8);
     sd_buf_free(&all);
@@ -367,12 +367,12 @@ static void test_special(void **state) {
     sd_ids ids = encode(t, "<|end|>", 7, SD_TOK_SPECIAL_AS_TEXT, NULL, NULL);
     assert_true(ids.n > 1);
     sd_buf out = {0};
-    sd_tokenizer_decode(t, ids.v, ids.n, true, &out, NULL);
+    sd_tokenizer_decode(t, ids.v, ids.n, 0, true, &out, NULL);
     assert_string_equal(out.p, "<|end|>");
     sd_buf_clear(&out);
-    sd_tokenizer_decode(t, &end, 1, true, &out, NULL);
+    sd_tokenizer_decode(t, &end, 1, 0, true, &out, NULL);
     assert_int_equal(out.n, 0);
-    sd_tokenizer_decode(t, &end, 1, false, &out, NULL);
+    sd_tokenizer_decode(t, &end, 1, 0, false, &out, NULL);
     assert_string_equal(out.p, "<|end|>");
     sd_buf_free(&out);
     sd_ids_free(&ids);
@@ -388,6 +388,11 @@ static void test_special(void **state) {
     assert_int_equal(ids.v[ids.n - 1], sd_tokenizer_find(t, "[SEP]"));
     assert_int_equal(ids.n, 3);
     assert_string_equal(sd_tokenizer_kind(t), "WordPiece");
+    assert_false(sd_tokenizer_starts_twice(t, ids.v, ids.n));
+    sd_ids_free(&ids);
+    ids = encode(t, "[CLS] the", 9, SD_TOK_ADD_SPECIAL, NULL, NULL); /* as stock code: two */
+    assert_int_equal(ids.v[1], sd_tokenizer_find(t, "[CLS]"));
+    assert_true(sd_tokenizer_starts_twice(t, ids.v, ids.n));
     sd_ids_free(&ids);
     sd_tokenizer_unref(t);
 }
@@ -398,13 +403,20 @@ static void test_decode(void **state) {
     sd_buf out = {0};
     sd_err err = {0};
     sd_ids ids = encode(t, "The rank, it is two.", 20, 0, NULL, NULL);
-    assert_int_equal(sd_tokenizer_decode(t, ids.v, ids.n, true, &out, &err), SD_OK);
+    assert_int_equal(sd_tokenizer_decode(t, ids.v, ids.n, 0, true, &out, &err), SD_OK);
     assert_string_equal(out.p, "the rank, it is two.");
     int32_t bad[] = {1, 100000};
-    assert_int_equal(sd_tokenizer_decode(t, bad, 2, false, &out, &err), SD_EINVAL);
+    assert_int_equal(sd_tokenizer_decode(t, bad, 2, 0, false, &out, &err), SD_EINVAL);
     assert_non_null(strstr(err.text, "100000"));
+    /* below a model's rows an id without a token writes its number */
+    sd_buf_clear(&out);
+    bad[0] = sd_tokenizer_find(t, "the");
+    assert_int_equal(sd_tokenizer_decode(t, bad, 2, 100001, true, &out, &err), SD_OK);
+    assert_string_equal(out.p, "the <id 100000>");
+    assert_int_equal(sd_tokenizer_decode(t, bad, 2, 100000, true, &out, &err), SD_EINVAL);
     bad[1] = -1;
-    assert_int_equal(sd_tokenizer_decode(t, bad, 2, false, &out, &err), SD_EINVAL);
+    assert_int_equal(sd_tokenizer_decode(t, bad, 2, 100000, false, &out, &err), SD_EINVAL);
+    assert_int_equal(sd_tokenizer_decode(t, bad, 2, 0, false, &out, &err), SD_EINVAL);
     size_t n = 0;
     assert_null(sd_tokenizer_token(t, -1, &n));
     assert_null(sd_tokenizer_token(t, sd_tokenizer_vocab_size(t), &n));
@@ -415,7 +427,7 @@ static void test_decode(void **state) {
     const char *s = "a\xff\xe5\xad\xa3 z  b"; /* byte fallback keeps invalid bytes too */
     ids = encode(t, s, strlen(s), 0, NULL, NULL);
     sd_buf_clear(&out);
-    assert_int_equal(sd_tokenizer_decode(t, ids.v, ids.n, true, &out, &err), SD_OK);
+    assert_int_equal(sd_tokenizer_decode(t, ids.v, ids.n, 0, true, &out, &err), SD_OK);
     assert_string_equal(out.p, s);
     sd_ids_free(&ids);
     sd_buf_free(&out);
@@ -495,6 +507,113 @@ static void test_refusals(void **state) {
     assert_int_equal(sd_tokenizer_open("tests/no-such-thing.json", NULL, &t, &err), SD_EFILE);
     assert_int_equal(sd_tokenizer_open("tests/unit", NULL, &t, &err), SD_EFILE);
     assert_non_null(strstr(err.text, "tests/unit"));
+}
+
+/* ---- bounds
+ * -------------------------------------------------------------------------------------- */
+/* `n` copies of `step` as a Sequence under `list`. */
+static char *sequence(const char *list, const char *step, int n) {
+    sd_buf b = {0};
+    sd_buf_printf(&b, "{\"type\":\"Sequence\",\"%s\":[", list);
+    for (int i = 0; i < n; i++)
+        sd_buf_printf(&b, "%s%s", i ? "," : "", step);
+    sd_buf_puts(&b, "]}");
+    return b.p;
+}
+
+#define GROW(type_) \
+    "{\"type\":\"" type_ "\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaaaa\"}"
+
+/* What a file makes of one letter is bounded, wherever it grows; each of these took gigabytes. */
+static void test_bounds(void **state) {
+    (void)state;
+    char many[5001];
+    memset(many, 'x', sizeof many - 1);
+    many[sizeof many - 1] = 0;
+    char prepend[6000];
+    snprintf(prepend, sizeof prepend, "{\"type\":\"Prepend\",\"prepend\":\"%s\"}", many);
+    const struct {
+        const char *base, *piece, *list, *step, *want;
+        int n;
+    } row[] = {
+        {"bytes", "normalizer", "normalizers", GROW("Replace"), "normalizer Replace makes", 12},
+        {"bytes", "normalizer", "normalizers", prepend, "normalizer Prepend makes", 60},
+        {"pieces", "pre_tokenizer", "pretokenizers",
+         "{\"type\":\"Split\",\"pattern\":{\"Regex\":\".\"},\"behavior\":\"Isolated\"},"
+         "{\"type\":\"Metaspace\",\"replacement\":\"p\",\"split\":false},"
+         "{\"type\":\"Split\",\"pattern\":{\"Regex\":\".\"},\"behavior\":\"Isolated\"},"
+         "{\"type\":\"Metaspace\",\"replacement\":\"q\",\"split\":false}",
+         "pre_tokenizer makes", 15},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char *steps = sequence(row[i].list, row[i].step, row[i].n);
+        sd_tokenizer *t = from(with(row[i].base, row[i].piece, steps));
+        sd_ids ids = {0};
+        sd_err err = {0};
+        double began = sd_now();
+        if (sd_tokenizer_encode(t, "a", 1, 0, &ids, NULL, NULL, &err) != SD_EFORMAT)
+            fail_msg("row %zu: not refused", i);
+        if (!strstr(err.text, row[i].want) || !strstr(err.text, "of 1:"))
+            fail_msg("row %zu: %s", i, err.text);
+        assert_true(sd_now() - began < (getenv("SD_SANITIZED") ? 20 : 2));
+        assert_int_equal(ids.n, 0);
+        sd_ids_free(&ids);
+        sd_tokenizer_unref(t);
+        free(steps);
+    }
+    /* A normalizer is also met by added tokens, when the file is read. */
+    char *steps = sequence("normalizers", GROW("Replace"), 12);
+    json_t *j = with("bytes", "normalizer", steps);
+    json_array_append_new(json_object_get(j, "added_tokens"),
+                          json_pack("{s:i,s:s,s:b}", "id", 5000, "content", "a a", "normalized",
+                                    1));
+    expect_refusal(j, "added tokens: the tokenizer's normalizer Replace makes");
+    free(steps);
+    steps = sequence("decoders", GROW("Replace"), 12);
+    sd_tokenizer *t = from(with("bytes", "decoder", steps));
+    free(steps);
+    sd_buf out = {0};
+    sd_err err = {0};
+    int32_t a = sd_tokenizer_find(t, "a");
+    assert_int_equal(sd_tokenizer_decode(t, &a, 1, 0, false, &out, &err), SD_EFORMAT);
+    assert_non_null(strstr(err.text, "decoder Replace makes"));
+    sd_tokenizer_unref(t);
+    /* A template: one name for many ids, many times. */
+    sd_buf b = {0};
+    sd_buf_puts(&b, "{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}}");
+    for (int i = 0; i < 40; i++)
+        sd_buf_puts(&b, ",{\"SpecialToken\":{\"id\":\"x\"}}");
+    sd_buf_puts(&b, "],\"special_tokens\":{\"x\":{\"ids\":[1");
+    for (int i = 0; i < 40; i++)
+        sd_buf_puts(&b, ",1");
+    sd_buf_puts(&b, "]}}}");
+    expect_refusal(with("bytes", "post_processor", b.p), "more than 1024 ids around a text");
+    sd_buf_free(&b);
+    json_t *big = json_stringn(many, 300);
+    j = base("bytes");
+    json_object_set_new(json_object_get(j, "model"), "end_of_word_suffix", big);
+    expect_refusal(j, "end_of_word_suffix of 300 bytes: more than 256");
+    /* A spelling: the vocabulary decides how much an id writes. */
+    char *longest = malloc(70001);
+    memset(longest, 'x', 70000);
+    longest[70000] = 0;
+    j = base("bytes");
+    json_object_set_new(json_object_get(json_object_get(j, "model"), "vocab"), longest,
+                        json_integer(300));
+    free(longest);
+    expect_refusal(j, "has 70000 bytes: more than 65536");
+    sd_buf_free(&out);
+    /* What grows within reason passes: U+FDFA is 18 characters in NFKC. */
+    t = from(with("bytes", "normalizer", "{\"type\":\"NFKC\"}"));
+    sd_buf text = {0};
+    for (int i = 0; i < 20000; i++)
+        sd_buf_puts(&text, "\xef\xb7\xba");
+    sd_ids ids = {0};
+    assert_int_equal(sd_tokenizer_encode(t, text.p, text.n, 0, &ids, NULL, NULL, &err), SD_OK);
+    assert_true(ids.n > 0);
+    sd_ids_free(&ids);
+    sd_buf_free(&text);
+    sd_tokenizer_unref(t);
 }
 
 /* A pattern that backtracks without end is an error, not a hang. */
@@ -696,7 +815,7 @@ static void test_gguf(void **state) {
     assert_int_equal(b.n, a.n);
     assert_memory_equal(a.v, b.v, a.n * sizeof *a.v);
     sd_buf out = {0};
-    assert_int_equal(sd_tokenizer_decode(t, b.v, b.n, true, &out, &err), SD_OK);
+    assert_int_equal(sd_tokenizer_decode(t, b.v, b.n, 0, true, &out, &err), SD_OK);
     assert_string_equal(out.p, text);
     sd_buf_free(&out);
     sd_ids_free(&a);
@@ -850,9 +969,10 @@ int main(void) {
         cmocka_unit_test(test_any_bytes),     cmocka_unit_test(test_lost_bytes),
         cmocka_unit_test(test_long_words),    cmocka_unit_test(test_special),
         cmocka_unit_test(test_decode),        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_hostile_regex), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_gguf),          cmocka_unit_test(test_train),
-        cmocka_unit_test(test_train_by_hand), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_hostile_regex), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_files),         cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_train),         cmocka_unit_test(test_train_by_hand),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

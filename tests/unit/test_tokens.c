@@ -45,7 +45,7 @@ static void text_of(const char *name, sd_buf *out) {
     OK(sd_tokens_read(t, 0, n, sd_tokenizer_vocab_size(tok), ids, &err));
     sd_buf_clear(out);
     sd_buf_puts(out, "");
-    OK(sd_tokenizer_decode(tok, ids, n, false, out, &err));
+    OK(sd_tokenizer_decode(tok, ids, n, 0, false, out, &err));
     free(ids);
     sd_tokens_free(t);
 }
