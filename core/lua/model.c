@@ -677,8 +677,13 @@ static int encode(lua_State *L) {
     if (sd_tokenizer_encode(t, s, n, flags, v, &lost, &first, &e) != SD_OK)
         return sd_lua_raise(L, &e);
     push_ids(L, v->v, v->n);
+    const sd_run *run = sd_session_run(sd_lua_get(L)->session);
+    if ((flags & SD_TOK_ADD_SPECIAL) && sd_tokenizer_starts_twice(t, v->v, v->n))
+        sd_run_log(run, SD_LOG_WARN,
+                   "encode: the text begins with the token that add_special puts before it: token "
+                   "%d stands there twice (add_special=false leaves one)",
+                   (int)v->v[0]);
     if (lost) {
-        const sd_run *run = sd_session_run(sd_lua_get(L)->session);
         sd_run_log(run, SD_LOG_WARN,
                    "encode: %zu byte(s) are not in the vocabulary and were lost, the first 0x%02X",
                    lost, (unsigned)first);
@@ -703,7 +708,8 @@ static int decode(lua_State *L) {
     const int32_t *v = read_ids(L, 2, &n);
     sd_buf b = {0};
     sd_err e = {0};
-    sd_status st = sd_tokenizer_decode(t, v, n, skip, &b, &e);
+    sd_model *m = sd_lua_test_model(L, 1); /* its embedding may have more rows than tokens */
+    sd_status st = sd_tokenizer_decode(t, v, n, m ? sd_model_config(m)->vocab : 0, skip, &b, &e);
     if (st == SD_OK)
         st = sd_buf_status(&b, &e);
     if (st == SD_OK)
@@ -825,7 +831,8 @@ static const sd_fn functions[] = {
      "what the tokenizer adds around a text ([CLS], BOS).",
      "assert(#encode(m, 'routing and filtering') > 2)",
      "special=true|false add_special=true|false"},
-    {"decode", decode, "decode(model, ids, {skip_special=false})", "The string of token ids.", NULL,
+    {"decode", decode, "decode(model, ids, {skip_special=false})",
+     "The string of token ids. A row of the embedding without a token gives <id N>.", NULL,
      "assert(decode(m, encode(m, ' two words')) == ' two words')", "skip_special=true|false"},
     {NULL}};
 

@@ -19,6 +19,7 @@ typedef struct windows {
     double sum, scored;
     size_t ctx, stride, dropped;
     bool bos, masked;
+    bool had_bos; /* the text begins with the BOS: none is put before it */
 } windows;
 
 static void windows_free(windows *w) {
@@ -144,7 +145,9 @@ static sd_status causal_windows(sd_model *m, const int32_t *ids, size_t n, const
     int32_t *seq = NULL;
     if (o->bos)
         SD_TRY(find_bos(m, &bos, err));
-    size_t total = n + (o->bos ? 1 : 0), used = 0;
+    w->had_bos = o->bos && n > 0 && ids[0] == bos;
+    const bool add = o->bos && !w->had_bos;
+    size_t total = n + add, used = 0;
     if (total < 2)
         return sd_fail(err, SD_EINVAL,
                        "perplexity needs at least 2 tokens (1 is enough with a BOS), got %zu", n);
@@ -155,7 +158,7 @@ static sd_status causal_windows(sd_model *m, const int32_t *ids, size_t n, const
         st = SD_ENOMEM;
         goto out;
     }
-    if (o->bos)
+    if (add)
         seq[0] = bos;
     memcpy(seq + (total - n), ids, n * sizeof *seq);
     if (o->hf_convention) {
@@ -301,6 +304,10 @@ static sd_status receipt(sd_table *t, const windows *w, const sd_eval_opts *o, s
                          w->masked ? "each token masked in turn, [CLS] and [SEP] not scored"
                          : o->hf_convention ? "first token of each window not scored (hf)"
                                             : "every token but the first scored once"));
+    if (w->had_bos)
+        SD_TRY(sd_table_note(t, err,
+                             "the text begins with a BOS already: no second one is put "
+                             "before it"));
     if (w->dropped)
         SD_TRY(sd_table_note(t, err, "the last token stands alone in its window and is dropped"));
     return SD_OK;

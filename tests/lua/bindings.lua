@@ -187,6 +187,11 @@ test("text and ids", function()
     near(nll(m, part), nll(m, part:ids(m)))
     near(nll(m, part), nll(m, ids(part:ids(m))))
     near(nll(m, part), nll(m, tensor(part:ids(m))))
+    local rows = m.config.vocab
+    local padded = new { preset = "nano", tokenizer = "data/interim-sd", vocab = rows + 8 }
+    assert(decode(padded, { rows + 3 }) == "<id " .. rows + 3 .. ">", "a row without a token")
+    raises(tostring(rows + 8), decode, padded, { rows + 8 })
+    raises(tostring(rows), decode, m:tokenizer(), { rows })
     raises("not a token id", ids, { 1.5 })
     raises("", nll, m, ids { 1, 99999 })
     raises("", text, "no-such-file")

@@ -136,6 +136,15 @@ static void p03_short_texts(void **state) {
     double tokens;
     assert_true(isfinite(ppl(m, ids, 1, &bos, &tokens)));
     rel("one token and BOS", tokens, 1, 0);
+    /* A text that begins with the BOS gets no second one. */
+    int32_t with[8] = {0};
+    memcpy(with + 1, ids, 7 * sizeof *ids);
+    double once = ppl(m, ids, 7, &bos, NULL);
+    rel("BOS in the ids", ppl(m, with, 8, &bos, &tokens), once, 0);
+    rel("its tokens", tokens, 7, 0);
+    ok(sd_eval_ppl(m, with, 8, &bos, NULL, &t, &err));
+    assert_non_null(strstr(sd_table_note_at(t, 0), "no second one"));
+    sd_table_unref(t);
     sd_model_unref(m);
 }
 
