@@ -50,7 +50,7 @@ for _, w in ipairs(twins) do
     print(string.format("\n%s: %.2fM parameters, %d tokens, held-out loss %.3f, perplexity %.1f",
         w.title, w.model.n_params / 1e6, last.tokens, last.val_loss, math.exp(last.val_loss)))
     print(c:filter(function(r) return r.step == last.step end))
-    for _, column in ipairs { "pr_centred", "pr" } do
+    for _, column in ipairs { "c_pr", "pr" } do
         local file = out .. "/cascade-" .. w.name .. "-" .. column .. ".png"
         plot.cascade(c, { column = column, file = file, title = w.title .. ": rank of routing over training" })
         print("figure: " .. file)

@@ -125,7 +125,7 @@ for _, path in ipairs(models) do
     if p then
         s.tok_pr = median(values(p, "pr"))
         s.tok_null = median(values(p, "pr_null"))
-        s.tok_centred = median(values(p, "pr_centred"))
+        s.tok_centred = median(values(p, "c_pr"))
         s.tok_filtering = median(values(p, "filtering"))
         s.tok_unstable = share(p, "max_re", function(x) return x > 0 end)
     end

@@ -22,7 +22,7 @@ static void layer_colour(size_t i, size_t n, char out[8]) {
 sd_status sd_figure_cascade(const sd_table *t, const char *column, const char *title, sd_plot **out,
                             sd_err *err) {
     *out = NULL;
-    column = column ? column : "pr_centred";
+    column = column ? column : "c_pr";
     int cl = sd_table_find_col(t, "layer"), cv = sd_table_find_col(t, column),
         cx = sd_table_find_col(t, "tokens");
     if (cl < 0 || cx < 0)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "spectral/columns.h"
 
 #define BLUE "#0072B2"
 #define VERMILLION "#D55E00"
@@ -149,8 +150,10 @@ sd_status sd_figure_rank(const sd_table *t, const char *column, const char *titl
     int cn = sd_table_find_col(t, name);
     snprintf(name, sizeof name, "%.60s_null_sd", column);
     int cs = sd_table_find_col(t, name);
-    snprintf(name, sizeof name, "%.60s_centred", column);
-    int cc = sd_table_find_col(t, name);
+    sd_column declared;
+    int cc = sd_column_find(column, &declared, NULL) && declared.centred[0]
+                 ? sd_table_find_col(t, declared.centred)
+                 : -1;
     bool per_head = sd_table_find_col(t, "head") >= 0;
     if (rows == 0)
         return sd_fail(err, SD_EINVAL, "the table is empty");

@@ -19,7 +19,7 @@ sd_status sd_figure_spectrum(const sd_table *t, int layer, int head, const char 
 /* Any numeric column as a map of layers and heads. */
 sd_status sd_figure_heads(const sd_table *t, const char *column, const char *SD_NULLABLE title,
                           SD_OWN sd_plot **out, sd_err *err);
-/* A table of training(dir, {which="cascade"}): `column` (nullable: "pr_centred") of every layer
+/* A table of training(dir, {which="cascade"}): `column` (nullable: "c_pr") of every layer
  * over the tokens trained on, its null dotted. */
 sd_status sd_figure_cascade(const sd_table *t, const char *SD_NULLABLE column,
                             const char *SD_NULLABLE title, SD_OWN sd_plot **out, sd_err *err);

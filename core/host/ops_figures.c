@@ -104,7 +104,7 @@ static const sd_arg_desc heads_args[] = {
 
 static const sd_arg_desc cascade_args[] = {
     TABLE_ARG("a table of training(dir, {which=\"cascade\"})"),
-    {.name = "column", .kind = SD_ARG_STR, .dflt = "pr_centred", .doc = "the rank to draw"},
+    {.name = "column", .kind = SD_ARG_STR, .dflt = "c_pr", .doc = "the rank to draw"},
     FILE_ARGS,
 };
 

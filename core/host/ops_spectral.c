@@ -19,7 +19,8 @@ static int op_heads(const sd_host *host, sd_call *c) {
                        .bias = host->arg_bool(c, "bias"),
                        .lag = host->arg_int(c, "lag"),
                        .null_draws = sd_call_draws(c),
-                       .seed = sd_call_seed(c)};
+                       .seed = sd_call_seed(c),
+                       .columns = host->arg_str(c, "columns")};
     sd_table *t = NULL;
     sd_status st = sd_heads(sd_call_arg(c, "model")->model, &o, &c->s->run, &t, &c->err);
     return sd_call_return_table(c, st, t);
@@ -32,7 +33,8 @@ static int op_probe(const sd_host *host, sd_call *c) {
                        .max_seqs = (int)host->arg_int(c, "seqs"),
                        .null_draws = sd_call_draws(c),
                        .tau = host->arg_num(c, "tau"),
-                       .seed = sd_call_seed(c)};
+                       .seed = sd_call_seed(c),
+                       .columns = host->arg_str(c, "columns")};
     const int32_t *ids = NULL;
     size_t n = 0;
     sd_table *t = NULL;
@@ -138,6 +140,11 @@ static int op_capture(const sd_host *host, sd_call *c) {
         .name = "layers", .kind = SD_ARG_LAYERS,                                   \
         .doc = "layers to look at, as \"0-3,7\", numbered from 0; all when absent" \
     }
+#define COLUMNS_ARG                                                                               \
+    {                                                                                             \
+        .name = "columns", .kind = SD_ARG_STR,                                                    \
+        .doc = "columns beyond the usual ones: names, \"c_*,m_pr\", or \"all\"; with their nulls" \
+    }
 #define TAU_ARG                                                               \
     {                                                                         \
         .name = "tau", .kind = SD_ARG_NUM, .dflt = "3", .min = 0, .max = 1e6, \
@@ -163,6 +170,7 @@ static const sd_arg_desc heads_args[] = {
      .doc = "rotary models: distance j - i at which the kernel is taken"},
     DRAWS_ARG("draws of the Gaussian null per head shape; 0: no null"),
     SEED_ARG("seed of the random draws"),
+    COLUMNS_ARG,
 };
 static const sd_arg_desc probe_args[] = {
     MODEL_ARG,
@@ -178,6 +186,7 @@ static const sd_arg_desc probe_args[] = {
     DRAWS_ARG("draws of the random-weight null per layer and sequence; 0: no null"),
     TAU_ARG,
     SEED_ARG("seed of the random draws"),
+    COLUMNS_ARG,
 };
 static const sd_arg_desc summary_args[] = {
     {.name = "table",
@@ -220,7 +229,8 @@ static const sd_op_desc ops[] = {
          "budgets, "
          "effective ranks of both parts, the largest plane, max Re lambda / rho, and the same for "
          "random Gaussian weights of that shape.\n\n"
-         "Columns have help of their own: help \"pr\".",
+         "Columns have help of their own: help \"pr\". Those of M's singular values (m_*) and the "
+         "nulls of f_* and m_* are computed when columns= names them.",
      .example = "w = heads(m)\n"
                 "assert(#w == m.config.n_layer * m.config.n_head)\n"
                 "r = heads(g):row(0) -- on an S-D model only R is a kernel of the weights\n"
@@ -239,6 +249,9 @@ static const sd_op_desc ops[] = {
          "scale and effective context, means over sequences with their spread (*_sd). Beside them "
          "stands the same analysis with random weights on the same activations: a low rank that "
          "random weights show as well is no finding.\n\n"
+         "Every rank of R, F and the centred routing (c_*) is there; those of M (m_*), and the "
+         "nulls "
+         "of ranks other than pr and c_pr, are computed when columns= names them.\n\n"
          "A rank is at most min(N, 2d), so give sequences of at least 4d tokens where the model "
          "allows it.",
      .example = "p = probe(m, t, {ctx=128, seqs=1, draws=2})\n"

@@ -117,10 +117,6 @@ static sd_status find_members(const char *path, const sd_run *run, series *out, 
     return st;
 }
 
-static const char *const copied[] = {
-    "pr", "pr_null", "pr_null_sd", "pr_centred", "pr_centred_null", "phi", "routing", "filtering"};
-enum { N_COPIED = sizeof copied / sizeof *copied };
-
 static sd_status add_member(sd_call *c, const sd_host *host, const member *m, sd_table *t) {
     sd_err *e = &c->err;
     sd_model *model = NULL;
@@ -153,11 +149,7 @@ static sd_status add_member(sd_call *c, const sd_host *host, const member *m, sd
         if (m->step >= 0)
             sd_table_set_int(t, row, "step", m->step);
         sd_table_set_int(t, row, "layer", sd_table_int(sum, r, cl));
-        for (int i = 0; i < N_COPIED; i++) {
-            int k = sd_table_find_col(sum, copied[i]);
-            if (k >= 0 && sd_table_has(sum, r, k))
-                sd_table_set_num(t, row, copied[i], sd_table_num(sum, r, k));
-        }
+        sd_columns_copy(t, row, SD_IN_SWEEP, sum, r);
     }
 done:
     sd_err_context(st == SD_OK ? NULL : e, "%s", m->name);
@@ -184,10 +176,8 @@ static int op_sweep(const sd_host *host, sd_call *c) {
           sd_table_add_column(t, "step", SD_COL_INT, "the last number in the name", false, NULL,
                               e));
     SD_GO(st, done, sd_table_add_column(t, "layer", SD_COL_INT, "layer, from 0", false, NULL, e));
-    for (int i = 0; i < N_COPIED; i++)
-        SD_GO(st, done,
-              sd_table_add_column(t, copied[i], SD_COL_NUM, "median over heads, as in summary",
-                                  strstr(copied[i], "_sd") != NULL, NULL, e));
+    SD_GO(st, done, sd_columns_add(t, SD_IN_SWEEP, e));
+    SD_GO(st, done, sd_table_heading(t, e, "medians over heads"));
     SD_GO(st, done, sd_table_meta_str(t, "model", sd_path_base(path), e));
     /* Before any curve: checkpoints that are the same weights under several names. */
     size_t equal = 0;

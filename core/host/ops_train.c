@@ -664,7 +664,7 @@ static const sd_arg_desc train_args[] = {
      .kind = SD_ARG_BOOL,
      .dflt = "true",
      .doc = "draw the cascade in characters after each measurement"},
-    {.name = "column", .kind = SD_ARG_STR, .dflt = "pr_centred", .doc = "the rank to draw"},
+    {.name = "column", .kind = SD_ARG_STR, .dflt = "c_pr", .doc = "the rank to draw"},
     SEED_ARG("seed of the data order"),
 };
 static const sd_arg_desc resume_args[] = {
@@ -677,7 +677,7 @@ static const sd_arg_desc resume_args[] = {
      .kind = SD_ARG_BOOL,
      .dflt = "true",
      .doc = "draw the cascade in characters after each measurement"},
-    {.name = "column", .kind = SD_ARG_STR, .dflt = "pr_centred", .doc = "the rank to draw"},
+    {.name = "column", .kind = SD_ARG_STR, .dflt = "c_pr", .doc = "the rank to draw"},
 };
 static const sd_arg_desc training_args[] = {
     {.name = "dir", .kind = SD_ARG_PATH, .flags = SD_ARG_REQUIRED, .doc = "a training folder"},

@@ -58,6 +58,8 @@ static const char *col_name_at(const void *ctx, size_t i) {
 
 static int find_col(lua_State *L, const sd_table *t, const char *name) {
     int c = sd_table_find_col(t, name);
+    if (c < 0 && sd_column_renamed(name))
+        c = sd_table_find_col(t, sd_column_renamed(name));
     if (c < 0) {
         const char *near = sd_suggest(name, col_name_at, t);
         if (near)

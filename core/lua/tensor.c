@@ -863,21 +863,14 @@ static int ranks(lua_State *L) {
                                isnan(v[i]) ? (double)NAN : v[i]);
     sd_ranks r;
     sd_ranks_of(v, (size_t)t->shape[0], paired, &r);
-    lua_createtable(L, 0, 7);
-    const struct {
-        const char *k;
-        double v;
-    } row[] = {{"pr", r.pr}, {"entropy", r.entropy}, {"energy", r.energy}, {"stable", r.stable}};
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        lua_pushnumber(L, row[i].v);
-        lua_setfield(L, -2, row[i].k);
+    lua_createtable(L, 0, SD_RANK_COUNT);
+    for (size_t i = 0; i < SD_RANK_COUNT; i++) {
+        if (sd_rank_is_count(i))
+            lua_pushinteger(L, (lua_Integer)r.v[i]);
+        else
+            lua_pushnumber(L, r.v[i]);
+        lua_setfield(L, -2, sd_rank_name(i));
     }
-    lua_pushinteger(L, r.n90);
-    lua_setfield(L, -2, "n90");
-    lua_pushinteger(L, r.n95);
-    lua_setfield(L, -2, "n95");
-    lua_pushinteger(L, r.n99);
-    lua_setfield(L, -2, "n99");
     return 1;
 }
 

@@ -1,4 +1,6 @@
-/* columns.c: names and one-line help of the analysis columns, and the per-layer summary. */
+/* columns.c: the declared columns: their list, help, and the tables made of them. */
+#include "spectral/columns.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,44 +8,38 @@
 #include "base/mem.h"
 #include "spectral/internal.h"
 
+#define HEADS SD_IN_HEADS
+#define PROBE SD_IN_PROBE
+#define SUMMARY SD_IN_SUMMARY
+#define SWEEP SD_IN_SWEEP
+#define CASCADE SD_IN_CASCADE
+
+/* A row of SD_COLUMN_DEFS. Of the ranks of an object, in … null_ask are the headline's; the other
+ * definitions are in the tables `rest`, narrow in rest_shown where the definition is. */
+typedef struct column_decl {
+    const char *name, *doc, *unit;
+    unsigned in, narrow, null, null_narrow, ask, null_ask, when;
+    unsigned rest, rest_shown, rest_null_ask;
+    bool ranks;
+} column_decl;
+
+static const column_decl decls[] = {
+#define S(name_, doc_, ...) [V_##name_] = {.name = #name_, .doc = doc_, __VA_ARGS__},
+#define R(object_, prefix_, what_, ...) \
+    [V_ranks_##                         \
+        object_] = {.name = prefix_, .doc = what_, .unit = "rank", .ranks = true, __VA_ARGS__},
+    SD_COLUMN_DEFS(S, R)
+#undef S
+#undef R
+};
+
 static const struct {
     const char *name, *doc;
-} docs[] = {
-    {"fro2", "squared Frobenius norm of the interaction matrix M"},
-    {"routing", "share of ‖M‖² in the skew part R = (M − Mᵀ)/2"},
-    {"filtering", "share of ‖M‖² in the symmetric part F = (M + Mᵀ)/2"},
-    {"dir_frac", "‖R‖/‖M‖; random weights give 1/√2"},
-    {"pr", "participation ratio (Σσ²)²/Σσ⁴ of the routing (headline rank; a plane counts 2)"},
-    {"entropy", "exp of the entropy of σ/Σσ of the routing"},
-    {"energy", "exp of the entropy of σ²/Σσ² of the routing"},
-    {"stable", "Σσ²/σ₁² of the routing"},
-    {"n90", "values that hold 90% of the routing's energy"},
-    {"n95", "values that hold 95% of the routing's energy"},
-    {"n99", "values that hold 99% of the routing's energy"},
-    {"f_pr", "participation ratio of the filtering"},
-    {"f_entropy", "entropy rank of the filtering"},
-    {"f_energy", "energy-entropy rank of the filtering"},
-    {"f_stable", "stable rank of the filtering"},
-    {"f_n90", "values that hold 90% of the filtering's energy"},
-    {"f_n95", "values that hold 95% of the filtering's energy"},
-    {"f_n99", "values that hold 99% of the filtering's energy"},
-    {"sigma1", "strongest plane of the routing"},
-    {"sigma2", "second plane"},
-    {"sigma3", "third plane"},
-    {"sigma4", "fourth plane"},
-    {"max_re", "largest Re λ of M over its spectral radius"},
-    {"henrici", "departure from normality √(‖M‖² − Σ|λ|²)/‖M‖"},
-    {"rope_imag", "share of the antisymmetric rotary coefficients; random weights give 0.5"},
-    {"phi", "share of the routing that is one potential plane (a per-key bias)"},
-    {"pr_centred", "participation ratio after centring over tokens, which softmax cannot see"},
-    {"pr_nobias", "participation ratio without the query and key biases"},
-    {"logit_sd", "standard deviation of the scores that softmax sees"},
-    {"kl_uniform", "nats between the attention and a uniform mean, averaged over queries"},
-    {"eff_ctx", "effective context: mean of exp(entropy of the attention)"},
-    {"d_mean", "mean of the S–D diagonal over tokens"},
-    {"d_sd", "standard deviation of the S–D diagonal over tokens"},
-    {"pr_pooled", "participation ratio of the whitened planes over all sequences together"},
-    {"calib_rank", "rank of the second moment of [Q K] over all sequences"},
+    bool shown;
+} ranks[] = {
+#define X(name_, count_, shown_, doc_) {#name_, doc_, shown_},
+    SD_RANK_DEFS(X)
+#undef X
 };
 
 static const struct {
@@ -52,47 +48,289 @@ static const struct {
     {"_null", " — its mean under the null"},
     {"_null_sd", " — standard deviation of one draw of the null"},
     {"_sd", " — standard deviation over sequences"},
-    {"_bias", " — with the biases in"},
 };
 
-sd_status sd_spectral_add_num(sd_table *t, const char *name, const char *suffix, bool wide,
-                              sd_err *err) {
-    char full[64], text[200];
-    const char *doc = "", *tail = "";
-    for (size_t i = 0; i < sizeof docs / sizeof *docs; i++)
-        if (!strcmp(docs[i].name, name))
-            doc = docs[i].doc;
-    for (size_t i = 0; suffix && i < sizeof suffixes / sizeof *suffixes; i++)
-        if (!strcmp(suffixes[i].suffix, suffix))
-            tail = suffixes[i].doc;
-    snprintf(full, sizeof full, "%s%s", name, suffix ? suffix : "");
-    snprintf(text, sizeof text, "%s%s", doc, tail);
-    return sd_table_add_column(t, full, SD_COL_NUM, text, wide, NULL, err);
+/* The column at place i of the table order; *def is the rank's place, or -1. */
+static const column_decl *decl_at(size_t i, int *def) {
+    size_t at = i;
+    while (!decls[at].name) // inside the block of an object's ranks
+        at--;
+    *def = decls[at].ranks ? (int)(i - at) : -1;
+    return &decls[at];
+}
+
+static void name_of(size_t i, char out[24]) {
+    int def;
+    const column_decl *d = decl_at(i, &def);
+    snprintf(out, 24, "%s%s", d->name, def < 0 ? "" : ranks[def].name);
+}
+
+bool sd_column_at(size_t i, sd_column *out) {
+    int def;
+    if (i >= V_COUNT)
+        return false;
+    const column_decl *d = decl_at(i, &def);
+    *out = (sd_column){.unit = d->unit ? d->unit : "",
+                       .in = d->in,
+                       .narrow = d->narrow & d->in,
+                       .null = d->null & d->in,
+                       .ask = d->ask,
+                       .null_ask = d->null_ask | d->ask,
+                       .when = d->when,
+                       .rank = d->ranks || (d->unit && !strcmp(d->unit, "rank"))};
+    out->null_narrow = d->null_narrow & out->null;
+    name_of(i, out->name);
+    if (def < 0) {
+        snprintf(out->doc, sizeof out->doc, "%s", d->doc);
+        return true;
+    }
+    snprintf(out->doc, sizeof out->doc, "%s of %s", ranks[def].doc, d->doc);
+    if (!d->name[0])
+        snprintf(out->centred, sizeof out->centred, "%s%s", decls[V_ranks_c].name, ranks[def].name);
+    if (def > 0) {
+        out->in = d->rest;
+        out->narrow = ranks[def].shown ? d->rest_shown : 0;
+        out->null = d->null & d->rest;
+        out->null_narrow = 0;
+        out->null_ask = d->rest_null_ask | d->ask;
+    }
+    return true;
+}
+
+bool sd_column_find(const char *name, sd_column *out, const char **suffix) {
+    for (int pass = 0; pass < 2; pass++) // a whole name first: d_sd is no d with a suffix
+        for (size_t i = 0; sd_column_at(i, out); i++) {
+            size_t n = strlen(out->name);
+            if (strncmp(out->name, name, n) != 0)
+                continue;
+            bool is = name[n] == 0;
+            for (size_t k = 0; pass && k < sizeof suffixes / sizeof *suffixes; k++)
+                is |= !strcmp(suffixes[k].suffix, name + n);
+            if (!is)
+                continue;
+            if (suffix)
+                *suffix = name + n;
+            return true;
+        }
+    return false;
 }
 
 bool sd_column_doc(const char *name, sd_buf *out) {
-    for (size_t i = 0; i < sizeof docs / sizeof *docs; i++) {
-        size_t n = strlen(docs[i].name);
-        if (strncmp(docs[i].name, name, n) != 0)
-            continue;
-        if (name[n] == 0) {
-            sd_buf_puts(out, docs[i].doc);
+    sd_column c;
+    const char *suffix;
+    if (!sd_column_find(name, &c, &suffix))
+        return false;
+    sd_buf_puts(out, c.doc);
+    for (size_t k = 0; k < sizeof suffixes / sizeof *suffixes; k++)
+        if (!strcmp(suffixes[k].suffix, suffix))
+            sd_buf_puts(out, suffixes[k].doc);
+    return true;
+}
+
+const char *sd_column_renamed(const char *old) {
+    static const char *const names[][2] = {{"pr_centred", "c_pr"},
+                                           {"pr_centred_sd", "c_pr_sd"},
+                                           {"pr_centred_null", "c_pr_null"},
+                                           {"pr_centred_null_sd", "c_pr_null_sd"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i][0], old))
+            return names[i][1];
+    return NULL;
+}
+
+/* ---- which columns a table gets -------------------------------------------------------------- */
+
+/* Does an item of a list "pr,c_*,all" name this column? */
+static bool named(const char *list, const char *name, const char *suffix) {
+    char full[48];
+    snprintf(full, sizeof full, "%s%s", name, suffix);
+    for (const char *p = list; p && *p;) {
+        size_t n = strcspn(p, ", "), k = n;
+        if (n && p[n - 1] == '*')
+            k--;
+        if ((n == 3 && !strncmp(p, "all", 3)) ||
+            (n && !strncmp(p, full, k) && (k < n || strlen(full) == n)))
             return true;
-        }
-        for (size_t k = 0; k < sizeof suffixes / sizeof *suffixes; k++)
-            if (!strcmp(suffixes[k].suffix, name + n)) {
-                sd_buf_printf(out, "%s%s", docs[i].doc, suffixes[k].doc);
-                return true;
-            }
+        p += n + strspn(p + n, ", ");
     }
     return false;
 }
 
-void sd_spectral_set(sd_table *t, int row, const char *name, const char *suffix, double v) {
-    char full[64];
-    snprintf(full, sizeof full, "%s%s", name, suffix ? suffix : "");
-    if (sd_table_find_col(t, full) >= 0)
-        sd_table_set_num(t, row, full, v);
+/* A null is asked for by its own name or its column's. */
+static bool asked(const column_plan *p, const sd_column *c, bool null) {
+    return named(p->columns, c->name, "") || (null && (named(p->columns, c->name, "_null") ||
+                                                       named(p->columns, c->name, "_null_sd")));
+}
+
+bool sd_spectral_wants(const column_plan *p, size_t i, bool null) {
+    sd_column c;
+    const unsigned conditions = SD_WHEN_SD | SD_WHEN_BIASED | SD_WHEN_ROTARY;
+    if (!sd_column_at(i, &c) || !(c.in & p->in) || (c.when & conditions & ~p->have))
+        return false;
+    if (null && (!p->nulls || !(c.null & p->in)))
+        return false;
+    bool free_ = !(c.ask & p->in) && !(null && (c.null_ask & p->in));
+    return free_ || asked(p, &c, null);
+}
+
+bool sd_spectral_wants_any(const column_plan *p, size_t from, size_t to, bool null) {
+    for (size_t i = from; i <= to; i++)
+        if (sd_spectral_wants(p, i, null))
+            return true;
+    return false;
+}
+
+typedef struct name_list {
+    char name[V_COUNT][24];
+} name_list;
+
+static const char *name_at(const void *ctx, size_t i) {
+    return i < V_COUNT ? ((const name_list *)ctx)->name[i] : NULL;
+}
+
+sd_status sd_spectral_plan_check(const column_plan *p, sd_err *err) {
+    for (const char *s = p->columns; s && *s;) {
+        char item[48];
+        size_t n = strcspn(s, ", ");
+        snprintf(item, sizeof item, "%.*s", (int)(n < 47 ? n : 47), s);
+        bool found = !n;
+        sd_column c;
+        for (size_t i = 0; !found && sd_column_at(i, &c); i++)
+            found = (c.in & p->in) && asked(&(column_plan){.columns = item}, &c, true);
+        if (!found) {
+            name_list all;
+            for (size_t i = 0; i < V_COUNT; i++)
+                name_of(i, all.name[i]);
+            const char *near = sd_suggest(item, name_at, &all);
+            return sd_fail(err, SD_EINVAL, "columns: no column %s%s%s%s", item,
+                           near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
+        }
+        s += n + strspn(s + n, ", ");
+    }
+    return SD_OK;
+}
+
+static sd_status add(sd_table *t, const sd_column *c, const char *suffix, bool wide, sd_err *err) {
+    char name[48];
+    sd_buf doc = {0};
+    snprintf(name, sizeof name, "%s%s", c->name, suffix);
+    sd_column_doc(name, &doc);
+    sd_status st = sd_buf_status(&doc, err);
+    if (st == SD_OK)
+        st = sd_table_add_column(t, name, SD_COL_NUM, doc.p, wide, NULL, err);
+    sd_buf_free(&doc);
+    return st;
+}
+
+sd_status sd_spectral_add_columns(sd_table *t, const column_plan *p, bool grouped, sd_err *err) {
+    static const struct {
+        const char *name, *doc, *tokens;
+    } vectors[] = {{"planes", "σ of every plane of R, descending", ", mean over sequences"},
+                   {"f_lambda", "eigenvalues of F, ascending", " (first sequence)"},
+                   {"lambda_re", "eigenvalues of M, real part", " (first sequence)"},
+                   {"lambda_im", "eigenvalues of M, imaginary part", " (first sequence)"}};
+    SD_TRY(sd_table_add_column(t, "layer", SD_COL_INT, "layer, from 0", false, NULL, err));
+    SD_TRY(sd_table_add_column(t, "head", SD_COL_INT, "head, from 0", false, NULL, err));
+    if (grouped)
+        SD_TRY(sd_table_add_column(t, "group", SD_COL_INT,
+                                   "key head this query head shares; heads of a group are not "
+                                   "independent samples",
+                                   false, NULL, err));
+    sd_column c;
+    for (size_t i = 0; sd_column_at(i, &c); i++) {
+        if (!sd_spectral_wants(p, i, false))
+            continue;
+        bool hidden = p->hide_kernel && (c.when & SD_NOT_SD_WEIGHTS);
+        bool name = p->columns && strcmp(p->columns, "all") != 0 && asked(p, &c, false);
+        SD_TRY(add(t, &c, "", !name && (hidden || !(c.narrow & p->in)), err));
+        if (p->spread && !(c.when & SD_POOLED))
+            SD_TRY(add(t, &c, "_sd", i != V_ranks_r, err));
+        if (sd_spectral_wants(p, i, true)) {
+            SD_TRY(add(t, &c, "_null", !name && (hidden || !(c.null_narrow & p->in)), err));
+            SD_TRY(add(t, &c, "_null_sd", true, err));
+        }
+    }
+    SD_TRY(sd_table_add_column(t, "status", SD_COL_STR, "ok, or why the row has no values", true,
+                               NULL, err));
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        char doc[96];
+        snprintf(doc, sizeof doc, "%s%s", vectors[i].doc,
+                 p->in == SD_IN_PROBE ? vectors[i].tokens : "");
+        SD_TRY(sd_table_add_column(t, vectors[i].name, SD_COL_VEC, doc, true, NULL, err));
+    }
+    return SD_OK;
+}
+
+void sd_spectral_set_values(sd_table *t, int row, const char *suffix, const double v[V_COUNT]) {
+    char base[24], name[48];
+    for (size_t i = 0; i < V_COUNT; i++) {
+        if (isnan(v[i]))
+            continue;
+        name_of(i, base);
+        snprintf(name, sizeof name, "%s%s", base, suffix ? suffix : "");
+        if (sd_table_find_col(t, name) >= 0)
+            sd_table_set_num(t, row, name, v[i]);
+    }
+}
+
+void sd_spectral_routing_only(double v[V_COUNT], const sd_spectrum *s) {
+    sd_column c;
+    for (size_t i = 0; sd_column_at(i, &c); i++)
+        if (c.when & SD_NOT_SD_WEIGHTS)
+            v[i] = NAN;
+    v[V_fro2] = s->fro2 * s->routing;
+}
+
+void sd_spectral_add_values(moments m[V_COUNT], const double v[V_COUNT]) {
+    for (size_t i = 0; i < V_COUNT; i++)
+        if (!isnan(v[i]))
+            sd_spectral_moments_add(&m[i], v[i]);
+}
+
+void sd_spectral_set_null(sd_table *t, int row, const double v[V_COUNT], const moments m[V_COUNT]) {
+    double mean[V_COUNT], sd[V_COUNT];
+    for (size_t i = 0; i < V_COUNT; i++) {
+        bool there = m[i].n > 0 && !isnan(v[i]);
+        mean[i] = there ? m[i].mean : NAN;
+        sd[i] = there ? sd_spectral_moments_sd(&m[i]) : NAN;
+    }
+    sd_spectral_set_values(t, row, "_null", mean);
+    sd_spectral_set_values(t, row, "_null_sd", sd);
+}
+
+void sd_spectral_put_ranks(double *v, const sd_ranks *r) {
+    if (r->pr > 0)
+        memcpy(v, r->v, sizeof r->v);
+}
+
+/* ---- tables made of others ------------------------------------------------------------------- */
+
+static const char *const with_null[] = {"", "_null", "_null_sd"};
+
+sd_status sd_columns_add(sd_table *t, unsigned in, sd_err *err) {
+    sd_column c;
+    for (size_t i = 0; sd_column_at(i, &c); i++)
+        for (size_t k = 0; k < (c.null & in ? 3 : 1); k++)
+            if (c.in & in)
+                SD_TRY(add(t, &c, with_null[k],
+                           k == 0   ? !(c.narrow & in)
+                           : k == 1 ? !(c.null_narrow & in)
+                                    : true,
+                           err));
+    return SD_OK;
+}
+
+void sd_columns_copy(sd_table *t, int row, unsigned in, const sd_table *src, int src_row) {
+    sd_column c;
+    char name[48];
+    for (size_t i = 0; sd_column_at(i, &c); i++)
+        for (size_t k = 0; k < 3; k++) {
+            snprintf(name, sizeof name, "%s%s", c.name, with_null[k]);
+            double v;
+            if ((c.in & in) && sd_table_find_col(t, name) >= 0 &&
+                sd_spectral_get(src, src_row, name, &v))
+                sd_table_set_num(t, row, name, v);
+        }
 }
 
 sd_status sd_spectral_note_marked(sd_table *t, sd_err *err) {
@@ -128,146 +366,5 @@ sd_status sd_spectral_layers(const char *text, int n_layer, bool **mask, sd_err 
         sd_free(*mask);
         *mask = NULL;
     }
-    return st;
-}
-
-static bool row_ok(const sd_table *t, int row) {
-    int col = sd_table_find_col(t, "status");
-    if (col < 0 || !sd_table_has(t, row, col))
-        return true;
-    return !strcmp(sd_table_str(t, row, col), "ok");
-}
-
-static bool summarised(const sd_table *t, int col) {
-    const char *name = sd_table_col_name(t, col);
-    if (sd_table_col_kind(t, col) != SD_COL_NUM)
-        return false;
-    if (!strcmp(name, "layer") || !strcmp(name, "head") || !strcmp(name, "group"))
-        return false;
-    for (int r = 0; r < sd_table_rows(t); r++)
-        if (sd_table_has(t, r, col) && row_ok(t, r))
-            return true;
-    return false;
-}
-
-sd_status sd_rank_summary(const sd_table *src, double tau, sd_table **out, sd_err *err) {
-    sd_status st = SD_OK;
-    if (!(tau > 0))
-        tau = 3;
-    *out = NULL;
-    if (sd_table_find_col(src, "layer") < 0 || sd_table_find_col(src, "pr") < 0)
-        return sd_fail(err, SD_EINVAL,
-                       "a rank summary needs a table with the columns layer and pr (from heads or "
-                       "probe)");
-    int rows = sd_table_rows(src), lcol = sd_table_find_col(src, "layer");
-    int top = -1;
-    for (int r = 0; r < rows; r++)
-        if ((int)sd_table_int(src, r, lcol) > top)
-            top = (int)sd_table_int(src, r, lcol);
-    double *buf = sd_alloc((size_t)rows + 1, sizeof *buf, err);
-    sd_table *t = buf ? sd_table_new("rank_summary", err) : NULL;
-    if (!t) {
-        sd_free(buf);
-        return SD_ENOMEM;
-    }
-    SD_GO(st, fail, sd_table_add_column(t, "layer", SD_COL_INT, "layer, from 0", false, NULL, err));
-    SD_GO(st, fail,
-          sd_table_add_column(t, "heads", SD_COL_INT, "heads with values", false, NULL, err));
-    // The ranks and their controls first, then everything else in its own order.
-    static const char *const first[] = {
-        "pr", "pr_null", "pr_null_sd", "pr_centred", "pr_centred_null", "phi", "phi_null"};
-    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
-        int c = sd_table_find_col(src, first[i]);
-        if (c >= 0 && summarised(src, c))
-            SD_GO(st, fail,
-                  sd_table_add_column(t, first[i], SD_COL_NUM, sd_table_col_doc(src, c), false,
-                                      NULL, err));
-    }
-    SD_GO(st, fail,
-          sd_table_add_column(t, "pr_min", SD_COL_NUM, "smallest pr of the layer's heads", true,
-                              NULL, err));
-    SD_GO(st, fail,
-          sd_table_add_column(t, "pr_max", SD_COL_NUM, "largest pr of the layer's heads", true,
-                              NULL, err));
-    SD_GO(st, fail,
-          sd_table_add_column(t, "minimal", SD_COL_INT,
-                              "1: the layer's median pr is at most tau (minimal spectral rank)",
-                              false, NULL, err));
-    for (int c = 0; c < sd_table_cols(src); c++)
-        if (summarised(src, c) && sd_table_find_col(t, sd_table_col_name(src, c)) < 0)
-            SD_GO(st, fail,
-                  sd_table_add_column(t, sd_table_col_name(src, c), SD_COL_NUM,
-                                      sd_table_col_doc(src, c), sd_table_col_wide(src, c), NULL,
-                                      err));
-    int layers = 0, minimal = 0, left_out = 0;
-    for (int r = 0; r < rows; r++)
-        left_out += !row_ok(src, r);
-    for (int l = 0; l <= top; l++) {
-        int row = -1, heads = 0;
-        for (int r = 0; r < rows; r++)
-            if (sd_table_int(src, r, lcol) == l) {
-                if (row < 0)
-                    SD_GO(st, fail, sd_table_add_row(t, &row, err));
-                heads += row_ok(src, r);
-            }
-        if (row < 0)
-            continue;
-        sd_table_set_int(t, row, "layer", l);
-        sd_table_set_int(t, row, "heads", heads);
-        for (int c = 0; c < sd_table_cols(t); c++) {
-            const char *name = sd_table_col_name(t, c);
-            int from = sd_table_find_col(src, name);
-            if (from < 0 || sd_table_col_kind(t, c) != SD_COL_NUM)
-                continue;
-            size_t n = 0;
-            for (int r = 0; r < rows; r++)
-                if (sd_table_int(src, r, lcol) == l && row_ok(src, r) && sd_table_has(src, r, from))
-                    buf[n++] = sd_table_num(src, r, from);
-            if (!n)
-                continue;
-            double med = sd_spectral_median(buf, n);
-            sd_table_set_num(t, row, name, med);
-            if (!strcmp(name, "pr")) {
-                sd_table_set_num(t, row, "pr_min", buf[0]);
-                sd_table_set_num(t, row, "pr_max", buf[n - 1]);
-                sd_table_set_int(t, row, "minimal", med <= tau);
-                layers++;
-                minimal += med <= tau;
-            }
-        }
-    }
-    for (size_t i = 0; i < sd_table_n_heading(src); i++)
-        SD_GO(st, fail, sd_table_heading(t, err, "%s", sd_table_heading_at(src, i)));
-    SD_GO(st, fail,
-          sd_table_heading(t, err,
-                           "medians over heads; minimal: median pr (participation ratio) "
-                           "<= %g",
-                           tau));
-    for (size_t i = 0; i < sd_table_n_meta(src); i++) {
-        const char *str = NULL;
-        double num = 0;
-        const char *name = sd_table_meta_at(src, i, &str, &num);
-        SD_GO(st, fail,
-              str ? sd_table_meta_str(t, name, str, err) : sd_table_meta_num(t, name, num, err));
-    }
-    SD_GO(st, fail, sd_table_meta_num(t, "tau", tau, err));
-    SD_GO(st, fail, sd_table_meta_num(t, "minimal_layers", minimal, err));
-    SD_GO(st, fail, sd_table_meta_num(t, "layers", layers, err));
-    if (layers)
-        SD_GO(st, fail, sd_table_meta_num(t, "minimal_share", (double)minimal / layers, err));
-    for (size_t i = 0; i < sd_table_n_notes(src); i++)
-        SD_GO(st, fail, sd_table_note(t, err, "%s", sd_table_note_at(src, i)));
-    SD_GO(st, fail,
-          sd_table_note(t, err, "%d of %d layers at minimal spectral rank (median pr <= %g)",
-                        minimal, layers, tau));
-    if (left_out)
-        SD_GO(st, fail,
-              sd_table_note(t, err, "heads without values are not counted: %d", left_out));
-    sd_free(buf);
-    *out = t;
-    return SD_OK;
-fail:
-    sd_free(buf);
-    sd_table_unref(t);
     return st;
 }

@@ -8,9 +8,9 @@
 #include "num/linalg.h"
 #include "spectral/probe.h"
 
-/* pr and ‖R‖² of R = ½ U J Uᵀ from G = UᵀU: the non-zero eigenvalues ±iσ of R are those of
- * H = ½ J G, so Σσ² = −tr H², Σσ⁴ = tr H⁴ over all 2d values. h, h2: (2d, 2d) work. */
-static double pr_of_gram(size_t d, const double *g, double *h, double *h2) {
+/* pr of R = ½ U J Uᵀ from G = UᵀU: the non-zero eigenvalues ±iσ of R are those of H = ½ J G, so
+ * Σσ² = −tr H², Σσ⁴ = tr H⁴ over all 2d values; *rr = ‖R‖². h, h2: (2d, 2d) work. NaN for R = 0. */
+static double pr_of_gram(size_t d, const double *g, double *h, double *h2, double *rr) {
     size_t w = 2 * d;
     for (size_t i = 0; i < w; i++) {
         const double *src = i < d ? g + (i + d) * w : g + (i - d) * w;
@@ -25,35 +25,93 @@ static double pr_of_gram(size_t d, const double *g, double *h, double *h2) {
         for (size_t j = 0; j < w; j++)
             t4 += h2[i * w + j] * h2[j * w + i];
     }
-    return t4 > 0 ? t2 * t2 / t4 : 0;
+    *rr = fmax(0, -t2);
+    return t4 > 0 ? t2 * t2 / t4 : NAN;
 }
 
-sd_status sd_spectral_null_draw(const null_input *in, size_t d, bool eigen, sd_rng *rng,
-                                double out[5], sd_err *err) {
+/* A draw's [Q K] as its Gram g (2d, 2d) and mean row (2d). wt: (D, 2d); u: (max(N, D), 2d). */
+static void draw_gram(const null_input *in, size_t d, sd_rng *rng, double *wt, double *u, double *g,
+                      double *mean) {
+    size_t w = 2 * d, dm = in->d_model;
+    sd_rng_fill_gauss(rng, wt, dm * w);
+    if (in->gram && !in->rot) { // WᵀCW, whatever N is
+        sd_gemm_f64(false, false, dm, w, dm, 1, in->gram, dm, wt, w, 0, u, w);
+        sd_gemm_f64(true, false, w, w, dm, 1, wt, w, u, w, 0, g, w);
+        sd_gemv_f64(true, dm, w, 1, wt, w, in->mean, 0, mean);
+        return;
+    }
+    sd_gemm_f64(false, false, in->n, w, dm, 1, in->x, dm, wt, w, 0, u, w);
+    if (in->rot) { // row by row, as the heads are
+        sd_spectral_rotate_rows(in->rot, in->n, u, w, 0);
+        sd_spectral_rotate_rows(in->rot, in->n, u, w, d);
+        for (size_t i = 0; i < in->n; i++)
+            for (size_t c = 0; c < w; c++)
+                mean[c] += u[i * w + c];
+        for (size_t c = 0; c < w; c++)
+            mean[c] /= (double)in->n;
+    } else {
+        sd_gemv_f64(true, dm, w, 1, wt, w, in->mean, 0, mean);
+    }
+    sd_gram_f64(in->n, w, u, w, g);
+}
+
+/* max_re and henrici: eigenvalues of KᵀQ, in h (d×d); re, im: (d). */
+static sd_status null_eigen(size_t d, double fro2, double *h, double *re, double *im, double *out,
+                            sd_err *err) {
+    SD_TRY(sd_eig(d, h, re, im, NULL, err));
+    double top = -HUGE_VAL, rho = 0, sum = 0;
+    for (size_t i = 0; i < d; i++) {
+        double m = hypot(re[i], im[i]);
+        rho = fmax(rho, m);
+        sum += m * m;
+        top = fmax(top, re[i]);
+    }
+    out[V_max_re] = rho > 0 ? top / rho : NAN;
+    out[V_henrici] = sqrt(fmax(0, fro2 - sum) / fro2);
+    return SD_OK;
+}
+
+/* Every rank from the spectra themselves: of the Gram, or (prefix c_) of the centred one. */
+static sd_status null_ranks(const null_input *in, size_t d, const double *g, bool centred,
+                            double *out, sd_err *err) {
+    reduced r;
+    sd_spectrum s;
+    unsigned what = in->what & (centred || !in->product ? SD_SPEC_R : ~(unsigned)SD_SPEC_LAMBDA);
+    if (!what)
+        return SD_OK;
+    SD_TRY(sd_spectral_reduce_gram(in->n, d, g, &r, err));
+    sd_status st = sd_spectral_spectrum_reduced(&r, NULL, what, &s, err);
+    sd_free(r.r);
+    if (st != SD_OK)
+        return st;
+    if (what & SD_SPEC_R)
+        sd_spectral_put_ranks(out + (centred ? V_ranks_c : V_ranks_r), &s.rank);
+    if (what & SD_SPEC_F)
+        sd_spectral_put_ranks(out + V_ranks_f, &s.f_rank);
+    if (what & SD_SPEC_M)
+        sd_spectral_put_ranks(out + V_ranks_m, &s.m_rank);
+    sd_spectrum_free(&s);
+    return SD_OK;
+}
+
+sd_status sd_spectral_null_draw(const null_input *in, size_t d, sd_rng *rng, double out[V_COUNT],
+                                sd_err *err) {
     sd_status st = SD_OK;
-    size_t w = 2 * d, dm = in->d_model, rows = in->gram ? dm : in->n;
+    size_t w = 2 * d, dm = in->d_model, rows = in->n > dm ? in->n : dm;
     double *wt = sd_alloc_raw(dm * w + 1, sizeof *wt, err);
     double *u = sd_alloc_raw(rows * w + 1, sizeof *u, err);
     double *g = sd_alloc_raw(w * w + 1, sizeof *g, err);
     double *h = sd_alloc_raw(w * w + 1, sizeof *h, err);
     double *h2 = sd_alloc_raw(w * w + 1, sizeof *h2, err);
     double *mean = sd_alloc(2 * w + 1, sizeof *mean, err), *z = mean ? mean + w : NULL;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < V_COUNT; i++)
         out[i] = NAN;
     if (!wt || !u || !g || !h || !h2 || !mean) {
         st = SD_ENOMEM;
         goto out;
     }
-    sd_rng_fill_gauss(rng, wt, dm * w);
-    if (in->gram) { // WᵀCW, whatever N is
-        sd_gemm_f64(false, false, dm, w, dm, 1, in->gram, dm, wt, w, 0, u, w);
-        sd_gemm_f64(true, false, w, w, dm, 1, wt, w, u, w, 0, g, w);
-    } else { // fewer tokens than dimensions: the same Gram, cheaper
-        sd_gemm_f64(false, false, in->n, w, dm, 1, in->x, dm, wt, w, 0, u, w);
-        sd_gram_f64(in->n, w, u, w, g);
-    }
-    sd_gemv_f64(true, dm, w, 1, wt, w, in->mean, 0, mean);
-    double fro2 = 0, t2 = 0, ww = 0;
+    draw_gram(in, d, rng, wt, u, g, mean);
+    double fro2 = 0, t2 = 0, ww = 0, unused, cc;
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < d; j++) {
             fro2 += g[i * w + j] * g[(i + d) * w + j + d];
@@ -63,14 +121,11 @@ sd_status sd_spectral_null_draw(const null_input *in, size_t d, bool eigen, sd_r
     double rr = 0.5 * (fro2 - t2);
     if (!(rr > 0))
         goto out;
-    if (eigen) {
-        SD_GO(st, out, sd_eig(d, h, h2, h2 + d, NULL, err));
-        double top = -HUGE_VAL, rho = 0;
-        for (size_t i = 0; i < d; i++) {
-            rho = fmax(rho, hypot(h2[i], h2[d + i]));
-            top = fmax(top, h2[i]);
-        }
-        out[NULL_MAX_RE] = rho > 0 ? top / rho : NAN;
+    if (in->product) {
+        SD_GO(st, out, null_eigen(d, fro2, h, h2, h2 + d, out, err));
+        out[V_routing] = rr / fro2;
+        out[V_filtering] = 1 - rr / fro2;
+        out[V_dir_frac] = sqrt(rr / fro2);
     }
     // w = R1/N = ½(Q k̄ − K q̄) = ½ U [k̄; −q̄]
     for (size_t i = 0; i < d; i++) {
@@ -79,13 +134,15 @@ sd_status sd_spectral_null_draw(const null_input *in, size_t d, bool eigen, sd_r
     }
     for (size_t i = 0; i < w; i++)
         ww += z[i] * sd_dot_f64(w, g + i * w, z);
-    out[NULL_PHI] = 2 * (double)in->n * 0.25 * ww / rr;
-    out[NULL_DIR] = sqrt(rr / fro2);
-    out[NULL_PR] = pr_of_gram(d, g, h, h2);
+    out[V_phi] = 2 * (double)in->n * 0.25 * ww / rr;
+    out[V_ranks_r] = pr_of_gram(d, g, h, h2, &unused);
+    SD_GO(st, out, null_ranks(in, d, g, false, out, err));
     for (size_t i = 0; i < w; i++) // centring over tokens: G − N ū ūᵀ
         for (size_t j = 0; j < w; j++)
             g[i * w + j] -= (double)in->n * mean[i] * mean[j];
-    out[NULL_PR_CENTRED] = pr_of_gram(d, g, h, h2);
+    out[V_ranks_c] = pr_of_gram(d, g, h, h2, &cc);
+    out[V_c_share] = cc / rr;
+    st = null_ranks(in, d, g, true, out, err);
 out:
     sd_free(wt);
     sd_free(u);

@@ -8,7 +8,6 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "nn/rope.h"
 #include "num/blas.h"
 #include "num/linalg.h"
 #include "spectral/internal.h"
@@ -17,15 +16,20 @@
 
 typedef struct null_stats {
     size_t rows, d;
-    moments pr, entropy, stable, n90, dir_frac, max_re;
+    bool product;
+    moments v[V_COUNT];
 } null_stats;
 
 typedef struct null_job {
     size_t rows, d;
     const rotation *rot;
+    unsigned what;
     uint64_t seed;
-    double (*draw)[6];
+    double (*draw)[V_COUNT];
 } null_job;
+
+static double rope_imag(const double *q, const double *k, size_t rows, size_t ld,
+                        const rotation *rot);
 
 static sd_status null_draw(void *ctx, size_t i, int worker, sd_err *err) {
     (void)worker;
@@ -37,36 +41,40 @@ static sd_status null_draw(void *ctx, size_t i, int worker, sd_err *err) {
     sd_rng_stream(&g, j->seed, ((uint64_t)j->rows << 20) ^ j->d, i);
     sd_spectral_reduced_gauss(j->rows, j->d, &g, &r);
     sd_spectrum s;
-    sd_status st = sd_spectral_spectrum_reduced(&r, j->rot, SD_SPEC_R | SD_SPEC_LAMBDA, &s, err);
+    double *o = j->draw[i];
+    for (int c = 0; c < V_COUNT; c++)
+        o[c] = NAN;
+    // The triangle keeps every inner product of the columns, as far as there are rows.
+    if (j->rot && j->rot->n)
+        o[V_rope_imag] = rope_imag(r.r, r.r + j->d, 2 * j->d, 2 * j->d, j->rot);
+    const rotation *rot = j->rot && j->rot->cs ? j->rot : NULL;
+    sd_status st = sd_spectral_spectrum_reduced(&r, rot, j->what, &s, err);
     sd_free(r.r);
     if (st != SD_OK)
         return st;
-    double *o = j->draw[i];
-    o[0] = s.rank.pr;
-    o[1] = s.rank.entropy;
-    o[2] = s.rank.stable;
-    o[3] = s.rank.n90;
-    o[4] = s.dir_frac;
-    o[5] = s.max_re;
+    sd_spectral_put_spectrum(o, &s, j->what);
     sd_spectrum_free(&s);
     return SD_OK;
 }
 
-static sd_status null_of(size_t rows, size_t d, const rotation *rot, int draws, uint64_t seed,
+/* The spectra that a plan's columns need, of the heads or of their null. */
+static unsigned spectra(const column_plan *p, bool null) {
+    unsigned what = SD_SPEC_R;
+    what |= !null || sd_spectral_wants(p, V_max_re, null) ? SD_SPEC_LAMBDA : 0;
+    what |= !null || sd_spectral_wants_any(p, V_ranks_f, V_ranks_f_end, null) ? SD_SPEC_F : 0;
+    return what | (sd_spectral_wants_any(p, V_ranks_m, V_ranks_m_end, null) ? SD_SPEC_M : 0);
+}
+
+static sd_status null_of(const column_plan *plan, const rotation *rot, int draws, uint64_t seed,
                          int threads, null_stats *out, sd_err *err) {
-    *out = (null_stats){.rows = rows, .d = d};
-    if (draws <= 0)
-        return SD_OK;
-    null_job j = {.rows = rows, .d = d, .rot = rot, .seed = seed};
+    null_job j = {.rows = out->rows, .d = out->d, .rot = rot, .seed = seed};
+    j.what = out->product ? spectra(plan, true) : SD_SPEC_R;
     j.draw = sd_alloc((size_t)draws, sizeof *j.draw, err);
     if (!j.draw)
         return SD_ENOMEM;
     sd_status st = sd_parallel((size_t)draws, threads, null_draw, &j, err);
-    moments *m[6] = {&out->pr,  &out->entropy,  &out->stable,
-                     &out->n90, &out->dir_frac, &out->max_re};
     for (int i = 0; st == SD_OK && i < draws; i++) // in order: the sum does not depend on threads
-        for (int k = 0; k < 6; k++)
-            sd_spectral_moments_add(m[k], j.draw[i][k]);
+        sd_spectral_add_values(out->v, j.draw[i]);
     sd_free(j.draw);
     return st;
 }
@@ -82,15 +90,15 @@ typedef struct layer_job {
     const double *wq, *wk; // (D, H·d), (D, Hkv·d)
     const double *bq, *bk; // (H·d), (Hkv·d); NULL = none
     bool bias_in;          /* the main columns have the bias row */
+    unsigned what;         /* SD_SPEC_* of a product head */
     struct head_out *out;  // (H)
 } layer_job;
 
 typedef struct head_out {
     char status[96];
-    bool ok, has_bias;
+    bool ok;
     sd_spectrum s;
-    double pr_bias, dir_bias;
-    double rope_imag;
+    double v[V_COUNT];
 } head_out;
 
 static double dot_strided(size_t n, const double *a, const double *b, size_t ld) {
@@ -158,6 +166,8 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
     head_out *o = &j->out[h];
     size_t d = j->d, g = h / (size_t)(j->n_head / j->n_kv), rows = j->rows, w = 2 * d;
     size_t ldq = (size_t)j->n_head * d, ldk = (size_t)j->n_kv * d;
+    for (int c = 0; c < V_COUNT; c++)
+        o->v[c] = NAN;
     const double *wq = j->wq + h * d, *wk = j->wk + g * d;
     double scale = j->sd ? 2 * j->scale : j->scale;
     double *u = sd_alloc_raw((rows + 1) * w, sizeof *u, err); // [W_Q W_K], then the bias row
@@ -188,7 +198,7 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
     }
     reduced red;
     sd_spectrum with = {0};
-    unsigned what = j->sd ? SD_SPEC_R : SD_SPEC_ALL;
+    unsigned what = j->sd ? SD_SPEC_R : j->what;
     const rotation *rot = j->rot && j->rot->cs ? j->rot : NULL;
     sd_status st = sd_spectral_reduce_u(rows + (j->bias_in && biased), d, u, &red, err);
     if (st == SD_OK) {
@@ -202,16 +212,22 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
             sd_free(red.r);
         }
         if (st == SD_OK) {
-            o->has_bias = true;
-            o->pr_bias = with.rank.pr;
-            o->dir_bias = with.dir_frac;
+            if (with.rank.pr > 0)
+                o->v[V_pr_bias] = with.rank.pr;
+            if (!j->sd)
+                o->v[V_dir_frac_bias] = with.dir_frac;
             sd_spectrum_free(&with);
         } else {
             sd_spectrum_free(&o->s);
         }
     }
     if (st == SD_OK && j->rot)
-        o->rope_imag = rope_imag(u, u + d, rows, w, j->rot);
+        o->v[V_rope_imag] = rope_imag(u, u + d, rows, w, j->rot);
+    if (st == SD_OK) {
+        sd_spectral_put_spectrum(o->v, &o->s, what);
+        if (j->sd) // −D is no kernel of the weights
+            sd_spectral_routing_only(o->v, &o->s);
+    }
     sd_free(u);
     if (st == SD_ENUMERIC) { // this head is marked; the others go on
         snprintf(o->status, sizeof o->status, "%.90s", err ? err->text : "numerical failure");
@@ -220,26 +236,6 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
     }
     o->ok = st == SD_OK;
     return st;
-}
-
-static const char *const rank_names[] = {"pr", "entropy", "energy", "stable", "n90", "n95", "n99"};
-
-static void set_ranks(sd_table *t, int row, const char *prefix, const sd_ranks *r) {
-    if (!(r->pr > 0)) // an all-zero matrix has no rank: the cells stay missing
-        return;
-    const double v[] = {r->pr, r->entropy, r->energy, r->stable, r->n90, r->n95, r->n99};
-    for (int i = 0; i < 7; i++) {
-        char name[24];
-        snprintf(name, sizeof name, "%s%s", prefix, rank_names[i]);
-        sd_spectral_set(t, row, name, NULL, v[i]);
-    }
-}
-
-static void set_null(sd_table *t, int row, const char *name, const moments *m) {
-    if (m->n < 1)
-        return;
-    sd_spectral_set(t, row, name, "_null", m->mean);
-    sd_spectral_set(t, row, name, "_null_sd", sd_spectral_moments_sd(m));
 }
 
 static sd_status put_row(sd_table *t, const layer_job *j, int h, const null_stats *nul,
@@ -255,45 +251,15 @@ static sd_status put_row(sd_table *t, const layer_job *j, int h, const null_stat
     if (!o->ok)
         return SD_OK;
     sd_spectrum *s = &o->s;
-    sd_spectral_set(t, row, "fro2", NULL, j->sd ? s->fro2 * s->routing : s->fro2);
-    set_ranks(t, row, "", &s->rank);
-    for (size_t p = 0; p < 4 && p < s->n_planes; p++) {
-        char name[8];
-        snprintf(name, sizeof name, "sigma%zu", p + 1);
-        sd_spectral_set(t, row, name, NULL, s->sigma[p]);
-    }
+    sd_spectral_set_values(t, row, NULL, o->v);
+    if (nul)
+        sd_spectral_set_null(t, row, o->v, nul->v);
     SD_TRY(sd_table_set_vec(t, row, "planes", s->sigma, s->n_planes, err));
-    if (!j->sd) {
-        if (s->fro2 > 0) {
-            sd_spectral_set(t, row, "routing", NULL, s->routing);
-            sd_spectral_set(t, row, "filtering", NULL, s->filtering);
-            sd_spectral_set(t, row, "dir_frac", NULL, s->dir_frac);
-            sd_spectral_set(t, row, "max_re", NULL, s->max_re);
-            sd_spectral_set(t, row, "henrici", NULL, s->henrici);
-        }
-        set_ranks(t, row, "f_", &s->f_rank);
-        SD_TRY(sd_table_set_vec(t, row, "f_lambda", s->f_lambda, s->n_f, err));
-        SD_TRY(sd_table_set_vec(t, row, "lambda_re", s->lambda_re, s->d, err));
-        SD_TRY(sd_table_set_vec(t, row, "lambda_im", s->lambda_im, s->d, err));
-        if (nul) {
-            set_null(t, row, "dir_frac", &nul->dir_frac);
-            set_null(t, row, "max_re", &nul->max_re);
-        }
-    }
-    if (o->has_bias && sd_table_find_col(t, "pr_bias") >= 0) {
-        sd_spectral_set(t, row, "pr", "_bias", o->pr_bias);
-        if (!j->sd)
-            sd_spectral_set(t, row, "dir_frac", "_bias", o->dir_bias);
-    }
-    if (j->rot && j->rot->n)
-        sd_spectral_set(t, row, "rope_imag", NULL, o->rope_imag);
-    if (nul) {
-        set_null(t, row, "pr", &nul->pr);
-        set_null(t, row, "entropy", &nul->entropy);
-        set_null(t, row, "stable", &nul->stable);
-        set_null(t, row, "n90", &nul->n90);
-    }
-    return SD_OK;
+    if (j->sd)
+        return SD_OK;
+    SD_TRY(sd_table_set_vec(t, row, "f_lambda", s->f_lambda, s->n_f, err));
+    SD_TRY(sd_table_set_vec(t, row, "lambda_re", s->lambda_re, s->n_lambda, err));
+    return sd_table_set_vec(t, row, "lambda_im", s->lambda_im, s->n_lambda, err);
 }
 
 /* Appends the rows of one layer. */
@@ -316,91 +282,18 @@ static sd_status run_layer(sd_table *t, layer_job *j, const null_stats *nul, int
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* only_sd: columns an S–D head has no values for are there, but not in the narrow view. */
-static sd_status make_table(bool nulls, bool grouped, bool bias_beside, bool rotary, bool only_sd,
-                            sd_table **out, sd_err *err) {
-    sd_status st = SD_OK;
-    sd_table *t = sd_table_new("heads", err);
-    *out = t;
-    if (!t)
-        return SD_ENOMEM;
-#define NUM(name_, suffix_, wide_) \
-    SD_GO(st, fail, sd_spectral_add_num(t, name_, suffix_, wide_, err))
-#define NULLS(name_, wide_)               \
-    do {                                  \
-        if (nulls) {                      \
-            NUM(name_, "_null", wide_);   \
-            NUM(name_, "_null_sd", true); \
-        }                                 \
-    } while (0)
-    SD_GO(st, fail, sd_table_add_column(t, "layer", SD_COL_INT, "layer, from 0", false, NULL, err));
-    SD_GO(st, fail, sd_table_add_column(t, "head", SD_COL_INT, "head, from 0", false, NULL, err));
-    if (grouped)
-        SD_GO(st, fail,
-              sd_table_add_column(t, "group", SD_COL_INT,
-                                  "key head this query head shares; heads of a group are not "
-                                  "independent samples",
-                                  false, NULL, err));
-    NUM("fro2", NULL, true);
-    NUM("routing", NULL, only_sd);
-    NUM("filtering", NULL, only_sd);
-    NUM("dir_frac", NULL, only_sd);
-    NULLS("dir_frac", only_sd);
-    NUM("pr", NULL, false);
-    NULLS("pr", false);
-    if (bias_beside)
-        NUM("pr", "_bias", false);
-    NUM("entropy", NULL, false);
-    NULLS("entropy", true);
-    NUM("energy", NULL, true);
-    NUM("stable", NULL, false);
-    NULLS("stable", true);
-    NUM("n90", NULL, false);
-    NULLS("n90", true);
-    NUM("n95", NULL, true);
-    NUM("n99", NULL, true);
-    NUM("max_re", NULL, only_sd);
-    NULLS("max_re", only_sd);
-    NUM("henrici", NULL, only_sd);
-    if (bias_beside)
-        NUM("dir_frac", "_bias", true);
-    if (rotary)
-        NUM("rope_imag", NULL, false);
-    NUM("sigma1", NULL, true);
-    NUM("sigma2", NULL, true);
-    NUM("sigma3", NULL, true);
-    NUM("sigma4", NULL, true);
-    for (int i = 0; i < 7; i++) {
-        char name[24];
-        snprintf(name, sizeof name, "f_%s", rank_names[i]);
-        NUM(name, NULL, true);
+static sd_status make_table(const column_plan *p, bool grouped, sd_table **out, sd_err *err) {
+    *out = sd_table_new("heads", err);
+    sd_status st = *out ? sd_spectral_add_columns(*out, p, grouped, err) : SD_ENOMEM;
+    if (st != SD_OK) {
+        sd_table_unref(*out);
+        *out = NULL;
     }
-    SD_GO(st, fail,
-          sd_table_add_column(t, "status", SD_COL_STR, "ok, or why the row has no values", true,
-                              NULL, err));
-    SD_GO(st, fail,
-          sd_table_add_column(t, "planes", SD_COL_VEC, "σ of every plane of R, descending", true,
-                              NULL, err));
-    SD_GO(st, fail,
-          sd_table_add_column(t, "f_lambda", SD_COL_VEC, "eigenvalues of F, ascending", true, NULL,
-                              err));
-    SD_GO(st, fail,
-          sd_table_add_column(t, "lambda_re", SD_COL_VEC, "eigenvalues of M, real part", true, NULL,
-                              err));
-    SD_GO(st, fail,
-          sd_table_add_column(t, "lambda_im", SD_COL_VEC, "eigenvalues of M, imaginary part", true,
-                              NULL, err));
-    return SD_OK;
-fail:
-    sd_table_unref(t);
-    *out = NULL;
     return st;
-#undef NUM
-#undef NULLS
 }
 
 sd_status sd_heads_table(sd_table **out, sd_err *err) {
-    return make_table(false, true, false, false, false, out, err);
+    return make_table(&(column_plan){.in = SD_IN_HEADS}, true, out, err);
 }
 
 sd_status sd_heads_layer(sd_table *t, int layer, size_t d_model, int n_head, int n_kv_head,
@@ -415,6 +308,7 @@ sd_status sd_heads_layer(sd_table *t, int layer, size_t d_model, int n_head, int
                    .rows = d_model,
                    .d = d,
                    .scale = scale,
+                   .what = SD_SPEC_ALL,
                    .wq = wq,
                    .wk = wk};
     return run_layer(t, &j, NULL, sd_run_threads(run), err);
@@ -549,46 +443,6 @@ static sd_status any_bias(sd_model *m, const bool *mask, bool folded, bool *out,
     return SD_OK;
 }
 
-typedef struct lag_tables {
-    size_t *a, *b;
-    double *cs, *sn;
-    rotation rot;
-} lag_tables;
-
-static void lag_free(lag_tables *t) {
-    sd_free(t->a);
-    sd_free(t->b);
-    sd_free(t->cs);
-    sd_free(t->sn);
-}
-
-/* Pairs and angles of a lag; at lag 0 cs stays NULL: nothing is rotated, the pairs are still
- * wanted for rope_imag. */
-static sd_status lag_make(const sd_rope_cfg *r, int64_t lag, lag_tables *t, sd_err *err) {
-    size_t n = (size_t)r->dim / 2;
-    *t = (lag_tables){0};
-    double *inv = sd_alloc(n + 1, sizeof *inv, err);
-    t->a = sd_alloc(n + 1, sizeof *t->a, err);
-    t->b = sd_alloc(n + 1, sizeof *t->b, err);
-    t->cs = sd_alloc(n + 1, sizeof *t->cs, err);
-    t->sn = sd_alloc(n + 1, sizeof *t->sn, err);
-    if (!inv || !t->a || !t->b || !t->cs || !t->sn) {
-        sd_free(inv);
-        lag_free(t);
-        return SD_ENOMEM;
-    }
-    sd_rope_inv_freq(r, inv);
-    for (size_t i = 0; i < n; i++) {
-        t->a[i] = r->style == SD_ROPE_HALF ? i : 2 * i;
-        t->b[i] = r->style == SD_ROPE_HALF ? i + n : 2 * i + 1;
-        t->cs[i] = cos((double)lag * inv[i]);
-        t->sn[i] = sin((double)lag * inv[i]);
-    }
-    sd_free(inv);
-    t->rot = (rotation){n, t->a, t->b, lag ? t->cs : NULL, lag ? t->sn : NULL};
-    return SD_OK;
-}
-
 static sd_status headings(sd_table *t, sd_model *m, const sd_heads_opts *o, int draws, bool biased,
                           bool grouped, bool only_sd, sd_err *err) {
     const sd_config *c = sd_model_config(m);
@@ -638,7 +492,9 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
     sd_table *t = NULL;
     null_stats *nulls = NULL;
     size_t n_nulls = 0, cap_nulls = 0;
-    lag_tables lag = {0};
+    rotary lag = {0};
+    rotation rot = {0};
+    column_plan plan;
     *out = NULL;
     if (o.lag && c->pos != SD_POS_ROPE)
         return sd_fail(err, SD_EINVAL,
@@ -652,10 +508,19 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
         grouped |= mask[l] && c->layer[l].n_kv_head != c->layer[l].n_head;
         only_sd &= !mask[l] || !strcmp(c->layer[l].kind, "sd");
     }
-    bool rotary = c->pos == SD_POS_ROPE;
-    if (rotary)
-        SD_GO(st, fail, lag_make(&c->rope, o.lag, &lag, err));
-    SD_GO(st, fail, make_table(draws > 0, grouped, biased && !o.bias, rotary, only_sd, &t, err));
+    bool rope = c->pos == SD_POS_ROPE;
+    if (rope)
+        SD_GO(st, fail, sd_spectral_rotary(&c->rope, o.lag, 1, &lag, err));
+    // At lag 0 nothing is rotated; the pairs are still wanted for rope_imag.
+    rot = (rotation){lag.n, lag.a, lag.b, o.lag ? lag.cs : NULL, o.lag ? lag.sn : NULL};
+    plan = (column_plan){.in = SD_IN_HEADS,
+                         .have = (biased && !o.bias ? SD_WHEN_BIASED : 0u) |
+                                 (rope ? SD_WHEN_ROTARY : 0u),
+                         .nulls = draws > 0,
+                         .hide_kernel = only_sd,
+                         .columns = o.columns};
+    SD_GO(st, fail, sd_spectral_plan_check(&plan, err));
+    SD_GO(st, fail, make_table(&plan, grouped, &t, err));
     SD_GO(st, fail, headings(t, m, &o, draws, biased, grouped, only_sd, err));
     SD_GO(st, fail, sd_table_meta_str(t, "model", sd_model_name(m), err));
     SD_GO(st, fail, sd_table_meta_str(t, "level", "weights", err));
@@ -691,9 +556,10 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
                        .d = (size_t)lc->d_qk,
                        .scale = lc->scale,
                        .sd = !strcmp(lc->kind, "sd"),
-                       .rot = rotary ? &lag.rot : NULL,
+                       .rot = rope ? &rot : NULL,
                        .wq = w.wq->data,
                        .wk = w.wk->data,
+                       .what = spectra(&plan, false),
                        .bq = w.bq ? w.bq->data : NULL,
                        .bk = w.bk ? w.bk->data : NULL,
                        .bias_in = o.bias};
@@ -703,13 +569,14 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
         size_t rows = j.rows - (o.fold_norm && c->norm == SD_NORM_LAYER && j.rows > 1);
         const null_stats *nul = NULL;
         for (size_t i = 0; i < n_nulls && !nul; i++)
-            if (nulls[i].rows == rows && nulls[i].d == j.d)
+            if (nulls[i].rows == rows && nulls[i].d == j.d && nulls[i].product == !j.sd)
                 nul = &nulls[i];
         if (!nul && draws) {
             st = sd_grow((void **)&nulls, &cap_nulls, n_nulls + 1, sizeof *nulls, err);
-            if (st == SD_OK)
-                st = null_of(rows, j.d, lag.rot.cs ? &lag.rot : NULL, draws, o.seed, threads,
-                             &nulls[n_nulls], err);
+            if (st == SD_OK) {
+                nulls[n_nulls] = (null_stats){.rows = rows, .d = j.d, .product = !j.sd};
+                st = null_of(&plan, j.rot, draws, o.seed, threads, &nulls[n_nulls], err);
+            }
             if (st == SD_OK)
                 nul = &nulls[n_nulls++];
         }
@@ -737,7 +604,7 @@ fail:
     sd_blas_threads(blas);
     sd_free(mask);
     sd_free(nulls);
-    lag_free(&lag);
+    sd_spectral_rotary_free(&lag);
     sd_table_unref(t);
     return st;
 }

@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
+#include "nn/attn.h"
 #include "nn/forward.h"
 #include "num/blas.h"
 #include "num/linalg.h"
@@ -15,70 +16,6 @@
 #include "spectral/probe.h"
 
 enum { LAMBDA_TOKENS = 256 }; // dense eigenvalues of L = S − D stop here
-
-/* Per-sequence values of a head, averaged over sequences; one row is one column of the table. */
-enum {
-    V_FRO2,
-    V_ROUTING,
-    V_FILTERING,
-    V_DIR,
-    V_PR,
-    V_ENTROPY,
-    V_ENERGY,
-    V_STABLE,
-    V_N90,
-    V_N95,
-    V_N99,
-    V_PHI,
-    V_PR_CENTRED,
-    V_PR_NOBIAS,
-    V_MAX_RE,
-    V_HENRICI,
-    V_LOGIT_SD,
-    V_KL,
-    V_EFF,
-    V_D_MEAN,
-    V_D_SD,
-    V_SIGMA1,
-    V_F_PR = V_SIGMA1 + 4,
-    V_COUNT = V_F_PR + 7
-};
-static const struct {
-    const char *name;
-    bool wide;
-    int null; /* index of the null's value, -1 = none */
-} values[V_COUNT] = {{"fro2", true, -1},
-                     {"routing", false, -1},
-                     {"filtering", false, -1},
-                     {"dir_frac", true, NULL_DIR},
-                     {"pr", false, NULL_PR},
-                     {"entropy", true, -1},
-                     {"energy", true, -1},
-                     {"stable", true, -1},
-                     {"n90", true, -1},
-                     {"n95", true, -1},
-                     {"n99", true, -1},
-                     {"phi", false, NULL_PHI},
-                     {"pr_centred", false, NULL_PR_CENTRED},
-                     {"pr_nobias", true, -1},
-                     {"max_re", true, NULL_MAX_RE},
-                     {"henrici", true, -1},
-                     {"logit_sd", false, -1},
-                     {"kl_uniform", false, -1},
-                     {"eff_ctx", false, -1},
-                     {"d_mean", false, -1},
-                     {"d_sd", true, -1},
-                     {"sigma1", true, -1},
-                     {"sigma2", true, -1},
-                     {"sigma3", true, -1},
-                     {"sigma4", true, -1},
-                     {"f_pr", true, -1},
-                     {"f_entropy", true, -1},
-                     {"f_energy", true, -1},
-                     {"f_stable", true, -1},
-                     {"f_n90", true, -1},
-                     {"f_n95", true, -1},
-                     {"f_n99", true, -1}};
 
 typedef struct head_acc {
     char status[96]; /* "" = fine */
@@ -97,7 +34,8 @@ typedef struct layer_acc {
     size_t d;
     bool sd;
     double *bq, *bk; // (H, d), (Hkv, d): non-zero biases to take out, else NULL
-    moments null[5];
+    moments null[V_COUNT];
+    bool rotates;
     head_acc *head; // (H)
 } layer_acc;
 
@@ -106,6 +44,9 @@ typedef struct probe_state {
     int n_layer, draws, threads, seq, n_seqs;
     uint64_t seed;
     bool causal;
+    column_plan plan;
+    unsigned what, null_what; /* SD_SPEC_* of the heads; of a null beyond the usual */
+    rotary rot;               /* angles at every position of a sequence; empty: no rotation */
     layer_acc *layer;
 } probe_state;
 
@@ -135,15 +76,8 @@ typedef struct capture_job {
     layer_acc *l;
     const sd_capture *c;
     null_input null;
-    double (*draw)[5]; // (draws)
+    double (*draw)[V_COUNT]; // (draws)
 } capture_job;
-
-static void put_ranks(double *v, const sd_ranks *r) {
-    if (!(r->pr > 0))
-        return;
-    const double x[7] = {r->pr, r->entropy, r->energy, r->stable, r->n90, r->n95, r->n99};
-    memcpy(v, x, sizeof x);
-}
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -157,11 +91,11 @@ static SD_OWN double *copy(const double *x, size_t n, sd_err *err) {
     return y;
 }
 
-/* Eigenvalues of L = S − D over the first tokens, dense: METHOD §6 promises Re λ < 0. q carries 2α.
- */
-static sd_status dense_lambda(size_t n, size_t d, const double *q, const double *k,
+/* Eigenvalues of L = S − D over the first tokens, dense (METHOD §6 promises Re λ < 0), and its
+ * singular values when they are wanted. q carries 2α. */
+static sd_status dense_lambda(unsigned what, size_t n, size_t d, const double *q, const double *k,
                               const double *diag, head_acc *a, double *v, sd_err *err) {
-    double *s = sd_alloc_raw(n * n + 1, sizeof *s, err);
+    double *s = sd_alloc_raw(n * n + n + 1, sizeof *s, err); // and n singular values
     a->lambda_re = sd_alloc(n + 1, sizeof *a->lambda_re, err);
     a->lambda_im = sd_alloc(n + 1, sizeof *a->lambda_im, err);
     if (!s || !a->lambda_re || !a->lambda_im) {
@@ -181,6 +115,12 @@ static sd_status dense_lambda(size_t n, size_t d, const double *q, const double 
         }
     }
     sd_status st = sd_eig(n, s, a->lambda_re, a->lambda_im, NULL, err);
+    if (st == SD_OK && (what & SD_SPEC_M)) {
+        sd_ranks r;
+        st = sd_svd(n, n, s, s + n * n, NULL, NULL, err);
+        sd_ranks_of(s + n * n, st == SD_OK ? n : 0, false, &r);
+        sd_spectral_put_ranks(v + V_ranks_m, &r);
+    }
     sd_free(s);
     if (st != SD_OK)
         return st;
@@ -193,172 +133,196 @@ static sd_status dense_lambda(size_t n, size_t d, const double *q, const double 
         top = fmax(top, a->lambda_re[i]);
     }
     if (rho > 0) {
-        v[V_MAX_RE] = top / rho;
-        v[V_HENRICI] = sqrt(fmax(0, fro2 - sum) / fro2);
+        v[V_max_re] = top / rho;
+        v[V_henrici] = sqrt(fmax(0, fro2 - sum) / fro2);
     }
     return SD_OK;
 }
 
-static sd_status rank_of(size_t n, size_t d, const double *q, const double *k, double *pr,
-                         sd_err *err) {
-    sd_spectrum s;
-    SD_TRY(sd_spectrum_of(n, d, q, k, SD_SPEC_R, &s, err));
-    if (s.rank.pr > 0)
-        *pr = s.rank.pr;
-    sd_spectrum_free(&s);
-    return SD_OK;
-}
+/* One head of a capture in f64, and where its values go. */
+typedef struct head_job {
+    const capture_job *j;
+    size_t h, g, n, d; /* head, its key head, tokens, width */
+    double *q, *k;     // (N, d)
+    double *diag;      // (N), S–D
+    double scale;
+    head_acc *a;
+    double *v; // (V_COUNT)
+} head_job;
 
-static sd_status head_values(capture_job *j, size_t h, double *q, double *k, double *diag,
-                             double *v, sd_err *err) {
-    const sd_capture *c = j->c;
-    layer_acc *l = j->l;
-    head_acc *a = &l->head[h];
-    size_t n = (size_t)c->tokens, d = l->d, w = 2 * d;
-    size_t g = h / (size_t)(l->n_head / l->n_kv);
+static sd_status gather(head_job *x, sd_err *err) {
+    const sd_capture *c = x->j->c;
+    const layer_acc *l = x->j->l;
+    size_t n = x->n, d = x->d;
     for (size_t i = 0; i < n; i++)
         for (size_t e = 0; e < d; e++) {
-            q[i * d + e] = c->q[(i * (size_t)l->n_head + h) * d + e];
-            k[i * d + e] = c->k[(i * (size_t)l->n_kv + g) * d + e];
+            x->q[i * d + e] = c->q[(i * (size_t)l->n_head + x->h) * d + e];
+            x->k[i * d + e] = c->k[(i * (size_t)l->n_kv + x->g) * d + e];
         }
     if (l->sd && c->d)
         for (size_t i = 0; i < n; i++)
-            diag[i] = c->d[i * (size_t)l->n_head + h];
-    for (int which = 0; which < 3; which++) {
-        const double *x = which == 0 ? q : which == 1 ? k : diag;
-        size_t cols = which == 2 ? 1 : d, at = sd_first_nonfinite_f64(x, n * cols);
-        if (at < n * cols)
-            return sd_fail(err, SD_ENUMERIC, "non-finite %s at token %zu, column %zu",
-                           which == 0   ? "q"
-                           : which == 1 ? "k"
-                                        : "d",
-                           at / cols, at % cols);
+            x->diag[i] = c->d[i * (size_t)l->n_head + x->h];
+    const struct {
+        const char *name;
+        const double *p;
+        size_t cols;
+    } all[] = {{"q", x->q, d}, {"k", x->k, d}, {"d", x->diag, 1}};
+    for (size_t w = 0; w < 3; w++) {
+        size_t at = sd_first_nonfinite_f64(all[w].p, n * all[w].cols);
+        if (at < n * all[w].cols)
+            return sd_fail(err, SD_ENUMERIC, "non-finite %s at token %zu, column %zu", all[w].name,
+                           at / all[w].cols, at % all[w].cols);
     }
-    // Streaming second moment of [Q K] for the pooled rank (METHOD §8.2: the uncentred one).
+    return SD_OK;
+}
+
+/* Streaming second moment of [Q K] for the pooled rank (METHOD §8.2: the uncentred one). */
+static sd_status pool(head_job *x, sd_err *err) {
+    size_t n = x->n, d = x->d, w = 2 * d;
+    head_acc *a = x->a;
     if (!a->gram && !(a->gram = sd_alloc(w * w + 1, sizeof *a->gram, err)))
         return SD_ENOMEM;
-    sd_gemm_f64(true, false, d, d, n, 1, q, d, q, d, 1, a->gram, w);
-    sd_gemm_f64(true, false, d, d, n, 1, q, d, k, d, 1, a->gram + d, w);
-    sd_gemm_f64(true, false, d, d, n, 1, k, d, k, d, 1, a->gram + d * w + d, w);
+    sd_gemm_f64(true, false, d, d, n, 1, x->q, d, x->q, d, 1, a->gram, w);
+    sd_gemm_f64(true, false, d, d, n, 1, x->q, d, x->k, d, 1, a->gram + d, w);
+    sd_gemm_f64(true, false, d, d, n, 1, x->k, d, x->k, d, 1, a->gram + d * w + d, w);
     a->rows += (double)n;
+    return SD_OK;
+}
 
-    double scale = l->sd ? 2 * c->scale : c->scale;
-    for (size_t i = 0; i < n * d; i++)
-        q[i] *= scale;
-    sd_spectrum s;
-    SD_TRY(sd_spectrum_of(n, d, q, k, l->sd ? SD_SPEC_R : SD_SPEC_ALL, &s, err));
-    sd_status st = SD_OK;
-    bool first = a->n_seqs == 0;
-    double rr = s.fro2 * s.routing;
-    if (l->sd) { // R = S, F = −D
-        double ff = 0, sum = 0, var = 0;
-        sd_ranks fr;
-        for (size_t i = 0; i < n; i++) {
-            ff += diag[i] * diag[i];
-            sum += diag[i];
-        }
-        for (size_t i = 0; i < n; i++)
-            var += (diag[i] - sum / (double)n) * (diag[i] - sum / (double)n);
-        v[V_D_MEAN] = sum / (double)n;
-        v[V_D_SD] = sqrt(var / (double)n);
-        s.fro2 = rr + ff;
-        if (s.fro2 > 0) {
-            s.routing = rr / s.fro2;
-            s.filtering = ff / s.fro2;
-            s.dir_frac = sqrt(s.routing);
-        }
-        sd_ranks_of(diag, n, false, &fr);
-        put_ranks(v + V_F_PR, &fr);
-        if (first) {
-            if (!(a->f_lambda = copy(diag, n, err))) {
-                st = SD_ENOMEM;
-                goto out;
-            }
-            for (size_t i = 0; i < n; i++)
-                a->f_lambda[i] = -a->f_lambda[i];
-            qsort(a->f_lambda, n, sizeof(double), ascending);
-            a->n_f = n;
-            size_t m = n < LAMBDA_TOKENS ? n : LAMBDA_TOKENS;
-            SD_GO(st, out, dense_lambda(m, d, q, k, diag, a, v, err));
-        }
-    } else {
-        if (s.fro2 > 0) {
-            v[V_MAX_RE] = s.max_re;
-            v[V_HENRICI] = s.henrici;
-        }
-        put_ranks(v + V_F_PR, &s.f_rank);
-        if (first) {
-            a->f_lambda = copy(s.f_lambda, s.n_f, err);
-            a->lambda_re = copy(s.lambda_re, d, err);
-            a->lambda_im = copy(s.lambda_im, d, err);
-            if (!a->f_lambda || !a->lambda_re || !a->lambda_im) {
-                st = SD_ENOMEM;
-                goto out;
-            }
-            a->n_f = s.n_f;
-            a->n_lambda = d;
-        }
+/* R = S, F = −D: the filtering and the eigenvalues are not those of the factors. s: the spectrum of
+ * (2αQ, K). */
+static sd_status sd_filtering(head_job *x, sd_spectrum *s, sd_err *err) {
+    size_t n = x->n;
+    double ff = 0, sum = 0, var = 0, rr = s->fro2 * s->routing, *v = x->v;
+    head_acc *a = x->a;
+    sd_ranks fr;
+    for (size_t i = 0; i < n; i++) {
+        ff += x->diag[i] * x->diag[i];
+        sum += x->diag[i];
     }
-    v[V_FRO2] = s.fro2;
-    if (s.fro2 > 0) {
-        v[V_ROUTING] = s.routing;
-        v[V_FILTERING] = s.filtering;
-        v[V_DIR] = s.dir_frac;
+    for (size_t i = 0; i < n; i++)
+        var += (x->diag[i] - sum / (double)n) * (x->diag[i] - sum / (double)n);
+    v[V_d_mean] = sum / (double)n;
+    v[V_d_sd] = sqrt(var / (double)n);
+    s->fro2 = v[V_fro2] = rr + ff;
+    if (s->fro2 > 0) {
+        s->routing = v[V_routing] = rr / s->fro2;
+        v[V_filtering] = ff / s->fro2;
+        v[V_dir_frac] = sqrt(rr / s->fro2);
     }
-    put_ranks(v + V_PR, &s.rank);
-    for (size_t i = 0; i < 4 && i < s.n_planes; i++)
-        v[V_SIGMA1 + i] = s.sigma[i];
+    sd_ranks_of(x->diag, n, false, &fr);
+    sd_spectral_put_ranks(v + V_ranks_f, &fr);
+    if (a->n_seqs)
+        return SD_OK;
+    if (!(a->f_lambda = copy(x->diag, n, err)))
+        return SD_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        a->f_lambda[i] = -a->f_lambda[i];
+    qsort(a->f_lambda, n, sizeof(double), ascending);
+    a->n_f = n;
+    size_t m = n < LAMBDA_TOKENS ? n : LAMBDA_TOKENS;
+    return dense_lambda(x->j->p->what, m, x->d, x->q, x->k, x->diag, a, v, err);
+}
+
+static sd_status keep_spectra(head_job *x, const sd_spectrum *s, sd_err *err) {
+    head_acc *a = x->a;
+    if (!x->j->l->sd && !a->n_seqs) {
+        a->f_lambda = copy(s->f_lambda, s->n_f, err);
+        a->lambda_re = copy(s->lambda_re, s->n_lambda, err);
+        a->lambda_im = copy(s->lambda_im, s->n_lambda, err);
+        if (!a->f_lambda || !a->lambda_re || !a->lambda_im)
+            return SD_ENOMEM;
+        a->n_f = s->n_f;
+        a->n_lambda = s->n_lambda;
+    }
     if (!a->planes) {
-        a->planes = sd_alloc(d + 1, sizeof *a->planes, err);
-        a->n_planes = s.n_planes;
-        if (!a->planes) {
-            st = SD_ENOMEM;
-            goto out;
+        a->planes = sd_alloc(x->d + 1, sizeof *a->planes, err);
+        a->n_planes = s->n_planes;
+        if (!a->planes)
+            return SD_ENOMEM;
+    }
+    for (size_t i = 0; i < s->n_planes; i++)
+        a->planes[i] += s->sigma[i];
+    return SD_OK;
+}
+
+/* The same head without its biases. */
+static sd_status nobias(head_job *x, sd_err *err) {
+    const layer_acc *l = x->j->l;
+    size_t n = x->n, d = x->d;
+    sd_spectrum s;
+    double *q = copy(x->q, n * d, err), *k = copy(x->k, n * d, err);
+    sd_status st = q && k ? SD_OK : SD_ENOMEM;
+    for (size_t i = 0; st == SD_OK && i < n; i++)
+        for (size_t e = 0; e < d; e++) {
+            q[i * d + e] -= x->scale * l->bq[x->h * d + e];
+            k[i * d + e] -= l->bk[x->g * d + e];
         }
-    }
-    for (size_t i = 0; i < s.n_planes; i++)
-        a->planes[i] += s.sigma[i];
-    score_stats sc;
-    SD_GO(st, out,
-          sd_spectral_score_stats(n, d, q, k, l->sd, l->sd && c->d ? diag : NULL, j->p->causal, &sc,
-                                  err));
-    v[V_LOGIT_SD] = sc.logit_sd;
-    v[V_KL] = sc.kl_uniform;
-    v[V_EFF] = sc.eff_ctx;
-    if (l->bq) { // the same head without its biases
-        double *q2 = copy(q, n * d, err), *k2 = copy(k, n * d, err);
-        if (!q2 || !k2)
-            st = SD_ENOMEM;
-        for (size_t i = 0; st == SD_OK && i < n; i++)
-            for (size_t e = 0; e < d; e++) {
-                q2[i * d + e] -= scale * l->bq[h * d + e];
-                k2[i * d + e] -= l->bk[g * d + e];
-            }
-        if (st == SD_OK)
-            st = rank_of(n, d, q2, k2, &v[V_PR_NOBIAS], err);
-        sd_free(q2);
-        sd_free(k2);
-        if (st != SD_OK)
-            goto out;
-    }
-    double *mean = sd_alloc(w + 1, sizeof *mean, err);
-    if (!mean) {
-        st = SD_ENOMEM;
-        goto out;
-    }
-    double ww = sd_spectral_potential_norm(n, d, q, k, mean, mean + d);
+    if (st == SD_OK)
+        st = sd_spectrum_of(n, d, q, k, SD_SPEC_R, &s, err);
+    sd_free(q);
+    sd_free(k);
+    if (st != SD_OK)
+        return st;
     if (s.rank.pr > 0)
-        v[V_PHI] = 2 * (double)n * ww / rr;
+        x->v[V_pr_nobias] = s.rank.pr;
+    sd_spectrum_free(&s);
+    return SD_OK;
+}
+
+/* The potential plane, and the ranks after centring over tokens (METHOD §5.1, §5.2). Q and K are
+ * centred in place. rr: ‖R‖². */
+static sd_status centred(head_job *x, double rr, sd_err *err) {
+    size_t n = x->n, d = x->d;
+    sd_spectrum s;
+    double *mean = sd_alloc(2 * d + 1, sizeof *mean, err);
+    if (!mean)
+        return SD_ENOMEM;
+    double ww = sd_spectral_potential_norm(n, d, x->q, x->k, mean, mean + d);
+    bool some = !isnan(x->v[V_ranks_r]);
+    if (some)
+        x->v[V_phi] = 2 * (double)n * ww / rr;
     for (size_t i = 0; i < n; i++)
         for (size_t e = 0; e < d; e++) {
-            q[i * d + e] -= mean[e];
-            k[i * d + e] -= mean[d + e];
+            x->q[i * d + e] -= mean[e];
+            x->k[i * d + e] -= mean[d + e];
         }
     sd_free(mean);
-    st = rank_of(n, d, q, k, &v[V_PR_CENTRED], err);
-out:
+    SD_TRY(sd_spectrum_of(n, d, x->q, x->k, SD_SPEC_R, &s, err));
+    sd_spectral_put_ranks(x->v + V_ranks_c, &s.rank);
+    if (some)
+        x->v[V_c_share] = s.fro2 * s.routing / rr;
     sd_spectrum_free(&s);
-    return st;
+    return SD_OK;
+}
+
+static sd_status head_values(head_job *x, sd_err *err) {
+    const layer_acc *l = x->j->l;
+    size_t n = x->n, d = x->d;
+    SD_TRY(gather(x, err));
+    SD_TRY(pool(x, err));
+    x->scale = l->sd ? 2 * x->j->c->scale : x->j->c->scale;
+    for (size_t i = 0; i < n * d; i++)
+        x->q[i] *= x->scale;
+    sd_spectrum s;
+    unsigned what = l->sd ? SD_SPEC_R : x->j->p->what;
+    SD_TRY(sd_spectrum_of(n, d, x->q, x->k, what, &s, err));
+    double rr = s.fro2 * s.routing;
+    sd_spectral_put_spectrum(x->v, &s, what);
+    sd_status st = l->sd ? sd_filtering(x, &s, err) : SD_OK;
+    if (st == SD_OK)
+        st = keep_spectra(x, &s, err);
+    sd_spectrum_free(&s);
+    SD_TRY(st);
+    score_stats sc;
+    SD_TRY(sd_spectral_score_stats(n, d, x->q, x->k, l->sd, l->sd && x->j->c->d ? x->diag : NULL,
+                                   x->j->p->causal, &sc, err));
+    x->v[V_logit_sd] = sc.logit_sd;
+    x->v[V_kl_uniform] = sc.kl_uniform;
+    x->v[V_eff_ctx] = sc.eff_ctx;
+    if (l->bq)
+        SD_TRY(nobias(x, err));
+    return centred(x, rr, err);
 }
 
 static sd_status capture_item(void *ctx, size_t i, int worker, sd_err *err) {
@@ -369,7 +333,7 @@ static sd_status capture_item(void *ctx, size_t i, int worker, sd_err *err) {
         size_t draw = i - (size_t)l->n_head;
         sd_rng g;
         sd_rng_stream(&g, j->p->seed, ((uint64_t)j->c->layer << 32) | (uint64_t)j->p->seq, draw);
-        return sd_spectral_null_draw(&j->null, l->d, !l->sd, &g, j->draw[draw], err);
+        return sd_spectral_null_draw(&j->null, l->d, &g, j->draw[draw], err);
     }
     head_acc *a = &l->head[i];
     if (a->status[0])
@@ -378,13 +342,15 @@ static sd_status capture_item(void *ctx, size_t i, int worker, sd_err *err) {
     double v[V_COUNT];
     for (int c = 0; c < V_COUNT; c++)
         v[c] = NAN;
-    double *q = sd_alloc_raw(n * l->d + 1, sizeof *q, err);
-    double *k = sd_alloc_raw(n * l->d + 1, sizeof *k, err);
-    double *diag = sd_alloc(n + 1, sizeof *diag, err);
-    sd_status st = q && k && diag ? head_values(j, i, q, k, diag, v, err) : SD_ENOMEM;
-    sd_free(q);
-    sd_free(k);
-    sd_free(diag);
+    head_job x = {
+        .j = j, .h = i, .g = i / (size_t)(l->n_head / l->n_kv), .n = n, .d = l->d, .a = a, .v = v};
+    x.q = sd_alloc_raw(n * l->d + 1, sizeof *x.q, err);
+    x.k = sd_alloc_raw(n * l->d + 1, sizeof *x.k, err);
+    x.diag = sd_alloc(n + 1, sizeof *x.diag, err);
+    sd_status st = x.q && x.k && x.diag ? head_values(&x, err) : SD_ENOMEM;
+    sd_free(x.q);
+    sd_free(x.k);
+    sd_free(x.diag);
     if (st == SD_ENUMERIC) { // this head is marked, the others go on
         snprintf(a->status, sizeof a->status, "%.90s", err ? err->text : "numerical failure");
         sd_err_clear(err);
@@ -392,16 +358,15 @@ static sd_status capture_item(void *ctx, size_t i, int worker, sd_err *err) {
     }
     if (st != SD_OK)
         return st;
-    for (int c = 0; c < V_COUNT; c++)
-        if (!isnan(v[c]))
-            sd_spectral_moments_add(&a->v[c], v[c]);
+    sd_spectral_add_values(a->v, v);
     a->n_seqs++;
     return SD_OK;
 }
 
-static sd_status null_prepare(const sd_capture *c, null_input *in, double **mem, sd_err *err) {
+static sd_status null_prepare(const capture_job *j, null_input *in, double **mem, sd_err *err) {
+    const sd_capture *c = j->c;
     size_t n = (size_t)c->tokens, dm = (size_t)c->d_model;
-    bool gram = n > dm;
+    bool gram = n > dm && !j->l->rotates;
     double *x = sd_alloc_raw(n * dm + 1, sizeof *x, err);
     double *mean = sd_alloc(dm + 1, sizeof *mean, err);
     double *g = gram ? sd_alloc_raw(dm * dm + 1, sizeof *g, err) : NULL;
@@ -419,7 +384,14 @@ static sd_status null_prepare(const sd_capture *c, null_input *in, double **mem,
         mean[e] /= (double)n;
     if (gram)
         sd_gram_f64(n, dm, x, dm, g);
-    *in = (null_input){.n = n, .d_model = dm, .x = x, .gram = g, .mean = mean};
+    *in = (null_input){.n = n,
+                       .d_model = dm,
+                       .x = x,
+                       .gram = g,
+                       .mean = mean,
+                       .rot = j->l->rotates ? &j->p->rot : NULL,
+                       .product = !j->l->sd,
+                       .what = j->p->null_what};
     return SD_OK;
 }
 
@@ -437,6 +409,8 @@ static sd_status on_capture(void *ctx, const sd_capture *c, sd_err *err) {
         l->d = (size_t)c->d_qk;
         l->n_kv = c->n_kv_head > 0 ? c->n_kv_head : 1;
         l->sd = !strcmp(c->kind, "sd");
+        const sd_attn_kind *kind = sd_attn_find(c->kind);
+        l->rotates = p->rot.n && kind && kind->rope;
     }
     if (!c->q || !c->k || !c->d_qk) {
         for (int h = 0; h < l->n_head; h++)
@@ -455,15 +429,13 @@ static sd_status on_capture(void *ctx, const sd_capture *c, sd_err *err) {
         draws = 0;
     if (draws) {
         j.draw = sd_alloc((size_t)draws, sizeof *j.draw, err);
-        st = j.draw ? null_prepare(c, &j.null, mem, err) : SD_ENOMEM;
+        st = j.draw ? null_prepare(&j, &j.null, mem, err) : SD_ENOMEM;
     }
     if (st == SD_OK)
         st = sd_parallel((size_t)l->n_head + (size_t)draws, p->threads, capture_item, &j, err);
     sd_blas_threads(blas);
     for (int i = 0; st == SD_OK && i < draws; i++) // in order: sums do not depend on threads
-        for (int k = 0; k < 5; k++)
-            if (!isnan(j.draw[i][k]))
-                sd_spectral_moments_add(&l->null[k], j.draw[i][k]);
+        sd_spectral_add_values(l->null, j.draw[i]);
     for (int i = 0; i < 3; i++)
         sd_free(mem[i]);
     sd_free(j.draw);
@@ -472,43 +444,7 @@ static sd_status on_capture(void *ctx, const sd_capture *c, sd_err *err) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static sd_status columns(sd_table *t, const probe_state *p, bool grouped, bool sd, bool biased,
-                         sd_err *err) {
-    SD_TRY(sd_table_add_column(t, "layer", SD_COL_INT, "layer, from 0", false, NULL, err));
-    SD_TRY(sd_table_add_column(t, "head", SD_COL_INT, "head, from 0", false, NULL, err));
-    if (grouped)
-        SD_TRY(sd_table_add_column(t, "group", SD_COL_INT,
-                                   "key head this query head shares; heads of a group are not "
-                                   "independent samples",
-                                   false, NULL, err));
-    for (int c = 0; c < V_COUNT; c++) {
-        if (((c == V_D_MEAN || c == V_D_SD) && !sd) || (c == V_PR_NOBIAS && !biased))
-            continue;
-        SD_TRY(sd_spectral_add_num(t, values[c].name, NULL, values[c].wide, err));
-        if (p->n_seqs > 1)
-            SD_TRY(sd_spectral_add_num(t, values[c].name, "_sd", c != V_PR, err));
-        if (p->draws && values[c].null >= 0) {
-            SD_TRY(sd_spectral_add_num(t, values[c].name, "_null", values[c].wide, err));
-            SD_TRY(sd_spectral_add_num(t, values[c].name, "_null_sd", true, err));
-        }
-    }
-    SD_TRY(sd_spectral_add_num(t, "pr_pooled", NULL, true, err));
-    SD_TRY(sd_spectral_add_num(t, "calib_rank", NULL, true, err));
-    SD_TRY(sd_table_add_column(t, "status", SD_COL_STR, "ok, or why the row has no values", true,
-                               NULL, err));
-    SD_TRY(sd_table_add_column(t, "planes", SD_COL_VEC,
-                               "σ of every plane of R, descending, mean over sequences", true, NULL,
-                               err));
-    SD_TRY(sd_table_add_column(t, "f_lambda", SD_COL_VEC,
-                               "eigenvalues of F, ascending (first sequence)", true, NULL, err));
-    SD_TRY(sd_table_add_column(t, "lambda_re", SD_COL_VEC,
-                               "eigenvalues of M, real part (first sequence)", true, NULL, err));
-    return sd_table_add_column(t, "lambda_im", SD_COL_VEC,
-                               "eigenvalues of M, imaginary part (first sequence)", true, NULL,
-                               err);
-}
-
-static sd_status pooled(sd_table *t, int row, layer_acc *l, head_acc *a, sd_err *err) {
+static sd_status pooled(const layer_acc *l, head_acc *a, double v[V_COUNT], sd_err *err) {
     size_t d = l->d, w = 2 * d, rank = 0;
     double *sigma = sd_alloc(d + 1, sizeof *sigma, err);
     if (!sigma)
@@ -524,8 +460,8 @@ static sd_status pooled(sd_table *t, int row, layer_acc *l, head_acc *a, sd_err 
     if (st == SD_OK) {
         sd_ranks_of(sigma, d, true, &r);
         if (r.pr > 0)
-            sd_spectral_set(t, row, "pr_pooled", NULL, r.pr);
-        sd_spectral_set(t, row, "calib_rank", NULL, (double)rank);
+            v[V_pr_pooled] = r.pr;
+        v[V_calib_rank] = (double)rank;
     }
     sd_free(sigma);
     return st;
@@ -544,27 +480,21 @@ static sd_status put_rows(sd_table *t, const probe_state *p, int layer, sd_err *
         SD_TRY(sd_table_set_str(t, row, "status", a->status[0] ? a->status : "ok", err));
         if (a->status[0] || !a->n_seqs)
             continue;
+        double v[V_COUNT], sd[V_COUNT];
         for (int c = 0; c < V_COUNT; c++) {
-            if (a->v[c].n > 0) {
-                sd_spectral_set(t, row, values[c].name, NULL, a->v[c].mean);
-                if (a->v[c].n > 1)
-                    sd_spectral_set(t, row, values[c].name, "_sd",
-                                    sd_spectral_moments_sd(&a->v[c]));
-            }
-            const moments *m = values[c].null >= 0 ? &l->null[values[c].null] : NULL;
-            // An S–D head's budget against −D has no scale-free null.
-            if (m && m->n > 0 && !(l->sd && c == V_DIR)) {
-                sd_spectral_set(t, row, values[c].name, "_null", m->mean);
-                sd_spectral_set(t, row, values[c].name, "_null_sd", sd_spectral_moments_sd(m));
-            }
+            v[c] = a->v[c].n > 0 ? a->v[c].mean : NAN;
+            sd[c] = a->v[c].n > 1 ? sd_spectral_moments_sd(&a->v[c]) : NAN;
         }
+        SD_TRY(pooled(l, a, v, err));
+        sd_spectral_set_values(t, row, NULL, v);
+        sd_spectral_set_values(t, row, "_sd", sd);
+        sd_spectral_set_null(t, row, v, l->null);
         for (size_t i = 0; i < a->n_planes; i++)
             a->planes[i] /= (double)a->n_seqs;
         SD_TRY(sd_table_set_vec(t, row, "planes", a->planes, a->n_planes, err));
         SD_TRY(sd_table_set_vec(t, row, "f_lambda", a->f_lambda, a->n_f, err));
         SD_TRY(sd_table_set_vec(t, row, "lambda_re", a->lambda_re, a->n_lambda, err));
         SD_TRY(sd_table_set_vec(t, row, "lambda_im", a->lambda_im, a->n_lambda, err));
-        SD_TRY(pooled(t, row, l, a, err));
     }
     return SD_OK;
 }
@@ -658,6 +588,23 @@ static sd_status headings(sd_table *t, sd_model *m, const probe_state *p, size_t
     return SD_OK;
 }
 
+/* The spectra that the wanted columns need. */
+static sd_status plan_spectra(probe_state *p, sd_err *err) {
+    const column_plan *l = &p->plan;
+    SD_TRY(sd_spectral_plan_check(l, err));
+    p->what = SD_SPEC_ALL;
+    if (sd_spectral_wants_any(l, V_ranks_m, V_ranks_m_end, false))
+        p->what |= SD_SPEC_M;
+    if (sd_spectral_wants_any(l, V_ranks_r + 1, V_ranks_r_end, true) ||
+        sd_spectral_wants_any(l, V_ranks_c + 1, V_ranks_c_end, true))
+        p->null_what |= SD_SPEC_R;
+    if (sd_spectral_wants_any(l, V_ranks_f, V_ranks_f_end, true))
+        p->null_what |= SD_SPEC_F;
+    if (sd_spectral_wants_any(l, V_ranks_m, V_ranks_m_end, true))
+        p->null_what |= SD_SPEC_M;
+    return SD_OK;
+}
+
 sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opts *opts,
                    const sd_run *run, sd_table **out, sd_err *err) {
     sd_probe_opts o = opts ? *opts : (sd_probe_opts){0};
@@ -717,6 +664,14 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
         other |= strcmp(lc->kind, "sd") != 0 && strcmp(lc->kind, "softmax") != 0;
         d_max = (size_t)lc->d_qk > d_max ? (size_t)lc->d_qk : d_max;
     }
+    p.plan = (column_plan){.in = SD_IN_PROBE,
+                           .have = (sd ? SD_WHEN_SD : 0u) | (biased ? SD_WHEN_BIASED : 0u),
+                           .nulls = p.draws > 0,
+                           .spread = p.n_seqs > 1,
+                           .columns = o.columns};
+    SD_GO(st, out, plan_spectra(&p, err));
+    if (c->pos == SD_POS_ROPE)
+        SD_GO(st, out, sd_spectral_rotary(&c->rope, 0, ctx, &p.rot, err));
     sd_forward_opts fo = {
         .run = run, .capture = on_capture, .capture_ctx = &p, .stop_after_capture = true};
     for (p.seq = 0; p.seq < p.n_seqs; p.seq++)
@@ -727,7 +682,7 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
         st = SD_ENOMEM;
         goto out;
     }
-    SD_GO(st, out, columns(t, &p, grouped, sd, biased, err));
+    SD_GO(st, out, sd_spectral_add_columns(t, &p.plan, grouped, err));
     SD_GO(st, out, headings(t, m, &p, ctx, n, grouped, sd, other, d_max, err));
     SD_GO(st, out, sd_table_meta_str(t, "model", sd_model_name(m), err));
     SD_GO(st, out, sd_table_meta_str(t, "level", "tokens", err));
@@ -750,6 +705,7 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
     t = NULL;
 out:
     layers_free(p.layer, c->n_layer);
+    sd_spectral_rotary_free(&p.rot);
     sd_free(mask);
     sd_table_unref(t);
     return st;

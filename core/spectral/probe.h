@@ -4,18 +4,22 @@
 
 #include "spectral/internal.h"
 
-/* Activations of one layer and sequence, for random-weight nulls. */
+/* Activations of one layer and sequence, and what random heads go through on them. */
 typedef struct null_input {
     size_t n, d_model;
-    const double *x;    // (N, D); used when gram is NULL
-    const double *gram; // (D, D) C = XᵀX, given when N > D
-    const double *mean; // (D) mean token
+    const double *x;                // (N, D); used when gram is NULL
+    const double *SD_NULLABLE gram; // (D, D) C = XᵀX, for N > D where nothing is rotated
+    const double *mean;             // (D) mean token
+    const rotary *SD_NULLABLE rot;  // of at least N positions from 0: queries and keys are rotated
+    bool product;                   // M = QKᵀ; else only its routing is the layer's
+    unsigned what;                  // SD_SPEC_* beyond what the Gram gives: every rank of R, C (R),
+                                    // of F (F), of M (M)
 } null_input;
-enum { NULL_PR, NULL_PR_CENTRED, NULL_DIR, NULL_PHI, NULL_MAX_RE };
-/* One draw of Gaussian W_Q, W_K (D×d) on the activations: values by the enum, NaN where there is
- * none (zero activations; max_re without `eigen`). METHOD §3, §5.3. */
-sd_status sd_spectral_null_draw(const null_input *in, size_t d, bool eigen, sd_rng *rng,
-                                double out[5], sd_err *err);
+/* One draw of Gaussian W_Q, W_K (D×d) on the activations: values by their columns, NaN where there
+ * is none (zero activations). From the Gram of the draw alone: pr, c_pr, shares, phi, and
+ * eigenvalues of a product. METHOD §3, §5.3. */
+sd_status sd_spectral_null_draw(const null_input *in, size_t d, sd_rng *rng, double out[V_COUNT],
+                                sd_err *err);
 
 /* ‖w‖² of the potential w = R1/N, R the routing of (Q, K); fills the means (d). METHOD §5.1. */
 double sd_spectral_potential_norm(size_t n, size_t d, const double *q, const double *k,

@@ -6,16 +6,7 @@
 
 #include "base/table.h"
 #include "nn/model.h"
-
-/* Effective ranks of METHOD §4 over the singular values of a matrix (magnitudes are taken). Zeros
- * contribute nothing; all-zero or empty → every rank 0. */
-typedef struct sd_ranks {
-    double pr, entropy, energy, stable;
-    int n90, n95, n99;
-} sd_ranks;
-/* sigma: n values, any order, >= 0; `paired` = each value counts twice (planes of a skew matrix).
- */
-void sd_ranks_of(const double *sigma, size_t n, bool paired, sd_ranks *out);
+#include "spectral/columns.h"
 
 /* One interaction matrix given by factors: M = Q Kᵀ (Q, K: N×d row-major, scale already in Q).
  * Values ≤ 2d·u·‖Q‖‖K‖ are zeros. `what` chooses the spectra to compute; budgets are always there.
@@ -23,13 +14,14 @@ void sd_ranks_of(const double *sigma, size_t n, bool paired, sd_ranks *out);
  * at row r, column c". */
 typedef struct sd_spectrum {
     size_t d, n_planes, n_f; /* planes of R: min(d, N/2); eigenvalues of F: 2d, padded with zeros */
+    size_t n_lambda;         /* d, or all that can differ from zero where M has no such factors */
     double fro2, routing, filtering, dir_frac, henrici, max_re; /* max Re λ / ρ */
     double *sigma;                                              /* (n_planes) descending */
-    double *f_lambda;                                           /* (2d) ascending */
-    double *lambda_re, *lambda_im;                              /* (d) */
-    sd_ranks rank, f_rank;
+    double *f_lambda;                                           /* (n_f) ascending */
+    double *lambda_re, *lambda_im;                              /* (n_lambda) */
+    sd_ranks rank, f_rank, m_rank;
 } sd_spectrum;
-enum { SD_SPEC_R = 1, SD_SPEC_F = 2, SD_SPEC_LAMBDA = 4, SD_SPEC_ALL = 7 };
+enum { SD_SPEC_R = 1, SD_SPEC_F = 2, SD_SPEC_LAMBDA = 4, SD_SPEC_ALL = 7, SD_SPEC_M = 8 };
 sd_status sd_spectrum_of(size_t n, size_t d, const double *q, const double *k, unsigned what,
                          sd_spectrum *out, sd_err *err);
 void sd_spectrum_free(sd_spectrum *s);
@@ -41,15 +33,14 @@ typedef struct sd_heads_opts {
     int64_t lag;        /* RoPE lag Δ; refused unless 0 for models without rotary positions */
     int null_draws;     /* Gaussian null, per shape; 0 = 20, negative = none */
     uint64_t seed;
+    const char *columns; /* beyond the usual ones: names, "m_*", "all"; NULL = none */
 } sd_heads_opts;
-/* Weight level: one row a head, o nullable. Columns: layer head group (key head) · fro2 routing
- * filtering dir_frac · ranks of R and (f_*) of F · sigma1..4 · max_re henrici · *_null *_null_sd of
- * pr entropy stable n90 dir_frac max_re · pr_bias dir_frac_bias where biases are non-zero and not
- * already in · rope_imag (rotary) · status ("ok", or why a row has no values); vectors planes,
- * f_lambda, lambda_re, lambda_im. A head with a non-finite weight is marked in `status` and does
- * not stop the others. At weight level the filtering of an S–D head (−D) is not a kernel: its
- * budgets, f_* and eigenvalues are missing. At lag ≠ 0 sigma and planes are singular values of S(Δ)
- * and f_lambda those of F(Δ). */
+/* Weight level: one row a head, o nullable. Columns: those columns.h declares for `heads`, with the
+ * null of each; layer head group (key head) · status ("ok", or why a row has no values); vectors
+ * planes, f_lambda, lambda_re, lambda_im. A null is of the head's own shape, at the same lag. A
+ * head with a non-finite weight is marked in `status` and does not stop the others. At weight level
+ * the filtering of an S–D head (−D) is not a kernel: its budgets, f_* and eigenvalues are missing.
+ * At lag ≠ 0 sigma and planes are singular values of S(Δ) and f_lambda those of F(Δ). */
 sd_status sd_heads(sd_model *m, const sd_heads_opts *o, const sd_run *run, SD_OWN sd_table **out,
                    sd_err *err);
 
@@ -60,14 +51,15 @@ typedef struct sd_probe_opts {
     int null_draws; /* per layer and sequence; 0 = 20, negative = none */
     double tau;     /* minimal spectral rank; 0 = 3 */
     uint64_t seed;
+    const char *columns; /* as in sd_heads_opts */
 } sd_probe_opts;
 /* Token level: one row a head, o nullable; means over sequences with *_sd, pooled values, controls
- * of METHOD §5. Columns of sd_heads plus phi, pr_centred, pr_nobias (no rotary positions, non-zero
- * biases), logit_sd, kl_uniform, eff_ctx, d_mean, d_sd (S–D: over tokens), pr_pooled, calib_rank;
- * nulls (random weights on the same activations) of pr, pr_centred, dir_frac, phi, max_re. Vector
- * `planes` is the mean over sequences, f_lambda, lambda_re and lambda_im are the first sequence's.
- * An S–D head's eigenvalues are those of L over the first min(N, 256) tokens of the first sequence,
- * dense. Heads of one layer run in parallel; the result does not depend on the thread count. */
+ * of METHOD §5. Columns: those columns.h declares for `probe`; pr_nobias where there are non-zero
+ * biases and no rotary positions. Nulls are random weights on the same activations, rotated where
+ * the layer rotates. Vector `planes` is the mean over sequences, f_lambda, lambda_re and lambda_im
+ * are the first sequence's. An S–D head's eigenvalues (and m_*) are those of L over the first
+ * min(N, 256) tokens of the first sequence, dense. Heads of one layer run in parallel; the result
+ * does not depend on the thread count. */
 sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opts *o,
                    const sd_run *run, SD_OWN sd_table **out, sd_err *err);
 
@@ -146,8 +138,5 @@ sd_status sd_kernel_planes(size_t d1, size_t d, const double *wq, const double *
 sd_status sd_whitened_planes(size_t d, const double *gram, double cutoff, size_t planes,
                              double *sigma, double *SD_NULLABLE a, double *SD_NULLABLE b,
                              size_t *SD_NULLABLE rank, sd_err *err);
-
-/* One line on an analysis column ("pr", "phi_null", ...), appended; false when there is none. */
-bool sd_column_doc(const char *name, sd_buf *out);
 
 #endif

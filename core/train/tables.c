@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "io/json.h"
+#include "spectral/columns.h"
 #include "train/internal.h"
 
 typedef struct col {
@@ -24,44 +25,53 @@ static const col log_cols[] = {
     {"mfu", SD_COL_NUM, false, "model FLOPs over the matrix-product rate measured at the start"},
 };
 
-static const col cascade_cols[] = {
+/* Before and after the declared ones (SD_IN_CASCADE). */
+static const col cascade_head[] = {
     {"step", SD_COL_INT, false, "updates done"},
     {"tokens", SD_COL_INT, false, "tokens trained on so far"},
     {"layer", SD_COL_INT, false, "layer, from 0"},
-    {"pr", SD_COL_NUM, false, "routing rank: participation ratio, median over heads"},
-    {"pr_null", SD_COL_NUM, false, "the same of random weights on the same activations"},
-    {"pr_null_sd", SD_COL_NUM, true, "its standard deviation over draws"},
-    {"pr_centred", SD_COL_NUM, false, "rank of the centred routing"},
-    {"pr_centred_null", SD_COL_NUM, false, "its null"},
-    {"phi", SD_COL_NUM, false, "potential share of the routing"},
-    {"phi_null", SD_COL_NUM, true, "its null"},
-    {"routing", SD_COL_NUM, true, "routing share of the budget"},
+};
+static const col cascade_tail[] = {
     {"max_re_l", SD_COL_NUM, false, "S-D: largest Re of L's eigenvalues over heads"},
     {"min_d", SD_COL_NUM, true, "S-D: smallest diagonal"},
-    {"stable", SD_COL_INT, false, "S-D: 1 when every stability test behaves as it must"},
+    {"stability", SD_COL_INT, false, "S-D: 1 when every stability test behaves as it must"},
 };
 
-static sd_status make(const char *kind, const col *c, size_t n, sd_table **out, sd_err *err) {
-    sd_table *t = sd_table_new(kind, err);
-    if (!t)
-        return SD_ENOMEM;
-    for (size_t i = 0; i < n; i++) {
-        sd_status st = sd_table_add_column(t, c[i].name, c[i].kind, c[i].doc, c[i].wide, NULL, err);
-        if (st != SD_OK) {
-            sd_table_unref(t);
-            return st;
-        }
-    }
-    *out = t;
+static sd_status add(sd_table *t, const col *c, size_t n, sd_err *err) {
+    for (size_t i = 0; i < n; i++)
+        SD_TRY(sd_table_add_column(t, c[i].name, c[i].kind, c[i].doc, c[i].wide, NULL, err));
     return SD_OK;
 }
 
+static sd_status made(sd_status st, sd_table *t, sd_table **out) {
+    if (st != SD_OK)
+        sd_table_unref(t);
+    else
+        *out = t;
+    return st;
+}
+
 sd_status sd_log_new(sd_table **out, sd_err *err) {
-    return make("training", log_cols, sizeof log_cols / sizeof *log_cols, out, err);
+    sd_table *t = sd_table_new("training", err);
+    sd_status st = t ? add(t, log_cols, sizeof log_cols / sizeof *log_cols, err) : SD_ENOMEM;
+    return made(st, t, out);
 }
 
 sd_status sd_cascade_new(sd_table **out, sd_err *err) {
-    return make("cascade", cascade_cols, sizeof cascade_cols / sizeof *cascade_cols, out, err);
+    sd_table *t = sd_table_new("cascade", err);
+    sd_status st =
+        t ? add(t, cascade_head, sizeof cascade_head / sizeof *cascade_head, err) : SD_ENOMEM;
+    if (st == SD_OK)
+        st = sd_columns_add(t, SD_IN_CASCADE, err);
+    if (st == SD_OK)
+        st = add(t, cascade_tail, sizeof cascade_tail / sizeof *cascade_tail, err);
+    return made(st, t, out);
+}
+
+/* The column of a cell under the name it has today: runs of before keep theirs in their files. */
+static const char *present_name(const char *name) {
+    const char *now = sd_column_renamed(name);
+    return now ? now : !strcmp(name, "stable") ? "stability" : name;
 }
 
 static sd_status file_of(const char *dir, const char *which, const char *ext, sd_buf *out,
@@ -88,9 +98,13 @@ sd_status sd_rows_load(const char *dir, const char *which, int64_t last, sd_tabl
         if (step <= last) {
             int row;
             SD_GO(st, done, sd_table_add_row(t, &row, err));
-            for (int c = 0; c < sd_table_cols(t); c++) {
-                const char *name = sd_table_col_name(t, c);
-                const json_t *v = json_object_get(obj, name);
+            const char *key;
+            json_t *v;
+            json_object_foreach(obj, key, v) {
+                const char *name = present_name(key);
+                int c = sd_table_find_col(t, name);
+                if (c < 0)
+                    continue;
                 if (json_is_integer(v) && sd_table_col_kind(t, c) == SD_COL_INT)
                     sd_table_set_int(t, row, name, json_integer_value(v));
                 else if (json_is_number(v) && sd_table_col_kind(t, c) == SD_COL_NUM)

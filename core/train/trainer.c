@@ -195,13 +195,6 @@ static sd_status evaluate(state *s, double *loss, sd_err *err) {
     return SD_OK;
 }
 
-/* Copies a numeric cell of `from` when both tables have the column and the cell is set. */
-static void copy_num(sd_table *to, int row, const sd_table *from, int from_row, const char *name) {
-    int c = sd_table_find_col(from, name);
-    if (c >= 0 && sd_table_has(from, from_row, c))
-        sd_table_set_num(to, row, name, sd_table_num(from, from_row, c));
-}
-
 /* Worst head of each S–D layer in a stability table. */
 static void stability_of(sd_table *to, int row, const sd_table *stab, int layer) {
     int cl = sd_table_find_col(stab, "layer"), ct = sd_table_find_col(stab, "test"),
@@ -225,14 +218,11 @@ static void stability_of(sd_table *to, int row, const sd_table *stab, int layer)
     if (any) {
         sd_table_set_num(to, row, "max_re_l", re);
         sd_table_set_num(to, row, "min_d", d);
-        sd_table_set_int(to, row, "stable", ok);
+        sd_table_set_int(to, row, "stability", ok);
     }
 }
 
 static sd_status measure(state *s, sd_err *err) {
-    static const char *const cols[] = {"pr",         "pr_null",         "pr_null_sd",
-                                       "pr_centred", "pr_centred_null", "phi",
-                                       "phi_null",   "routing"};
     const sd_train_opts *o = s->o;
     sd_table *probe = NULL, *sum = NULL, *stab = NULL;
     sd_status st;
@@ -256,8 +246,7 @@ static sd_status measure(state *s, sd_err *err) {
         sd_table_set_int(s->cascade, row, "step", s->step);
         sd_table_set_int(s->cascade, row, "tokens", s->step * o->accum * o->batch * o->ctx);
         sd_table_set_int(s->cascade, row, "layer", sd_table_int(sum, r, cl));
-        for (size_t i = 0; i < sizeof cols / sizeof *cols; i++)
-            copy_num(s->cascade, row, sum, r, cols[i]);
+        sd_columns_copy(s->cascade, row, SD_IN_CASCADE, sum, r);
         if (stab)
             stability_of(s->cascade, row, stab, (int)sd_table_int(sum, r, cl));
     }

@@ -133,7 +133,7 @@ static sd_table *table(const char *name, int layers, int heads) {
     ok(sd_table_meta_str(t, "model", name, &err));
     ok(sd_table_add_column(t, "layer", SD_COL_INT, "layer", false, NULL, &err));
     ok(sd_table_add_column(t, "head", SD_COL_INT, "head", false, NULL, &err));
-    const char *const cols[] = {"pr", "pr_null", "pr_null_sd", "pr_centred", "routing"};
+    const char *const cols[] = {"pr", "pr_null", "pr_null_sd", "c_pr", "routing"};
     for (size_t i = 0; i < 5; i++)
         ok(sd_table_add_column(t, cols[i], SD_COL_NUM, name[0] ? name : "doc", false, NULL, &err));
     ok(sd_table_add_column(t, "planes", SD_COL_VEC, "planes", true, NULL, &err));
@@ -149,7 +149,7 @@ static sd_table *table(const char *name, int layers, int heads) {
             sd_table_set_num(t, row, "pr", pr);
             sd_table_set_num(t, row, "pr_null", 9 + cos(l));
             sd_table_set_num(t, row, "pr_null_sd", 0.8);
-            sd_table_set_num(t, row, "pr_centred", pr + 0.5);
+            sd_table_set_num(t, row, "c_pr", pr + 0.5);
             sd_table_set_num(t, row, "routing", 0.5 + 0.4 * sin(l - h));
             double s[64], re[64], im[64];
             for (int i = 0; i < 64; i++) {

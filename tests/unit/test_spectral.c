@@ -58,11 +58,9 @@ static double want(json_t *e, const char *key) {
 
 static void check_ranks(json_t *e, const char *prefix, const sd_ranks *r, double tol) {
     char key[32];
-    const char *names[] = {"pr", "entropy", "energy", "stable", "n90", "n95", "n99"};
-    const double got[] = {r->pr, r->entropy, r->energy, r->stable, r->n90, r->n95, r->n99};
-    for (int i = 0; i < 7; i++) {
-        snprintf(key, sizeof key, "%s%s", prefix, names[i]);
-        rel(key, got[i], want(e, key), tol);
+    for (size_t i = 0; i < SD_RANK_COUNT; i++) {
+        snprintf(key, sizeof key, "%s%s", prefix, sd_rank_name(i));
+        rel(key, r->v[i], want(e, key), tol);
     }
 }
 
@@ -329,12 +327,100 @@ static void null_like_matrices(void **state) {
     free(r.r);
 }
 
-/* The token-level null through a Gram equals the dense computation of the same draw. */
+enum { NULL_N = 30, NULL_DM = 12, NULL_D = 3 };
+
+/* The token-level null of METHOD §5.3, dense: the draw's Q and K formed, rotated token by token
+ * where `theta` > 0 (rotate-half on the first 2 dimensions), M = QKᵀ written out entry by entry. */
+static void null_dense(const double *x, double theta, double v[V_COUNT]) {
+    enum { N = NULL_N, DM = NULL_DM, D = NULL_D };
+    double w[DM * 2 * D], u[N * 2 * D], m[N * N], r[N * N], f[N * N], sv[N], wi[N];
+    sd_rng g;
+    sd_rng_seed(&g, 99);
+    sd_rng_fill_gauss(&g, w, DM * 2 * D);
+    for (int c = 0; c < V_COUNT; c++)
+        v[c] = NAN;
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < 2 * D; j++) {
+            u[i * 2 * D + j] = 0;
+            for (int e = 0; e < DM; e++)
+                u[i * 2 * D + j] += x[i * DM + e] * w[e * 2 * D + j];
+        }
+        for (int half = 0; theta > 0 && half < 2; half++) {
+            double *p = u + i * 2 * D + half * D, a = p[0], b = p[1];
+            p[0] = a * cos(i * theta) - b * sin(i * theta);
+            p[1] = b * cos(i * theta) + a * sin(i * theta);
+        }
+    }
+    double rr = 0, ff = 0, cc = 0, ww = 0, row[N];
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++)
+            m[i * N + j] = sd_dot_f64(D, u + i * 2 * D, u + j * 2 * D + D);
+    for (int i = 0; i < N; i++) {
+        row[i] = 0;
+        for (int j = 0; j < N; j++) {
+            r[i * N + j] = 0.5 * (m[i * N + j] - m[j * N + i]);
+            f[i * N + j] = 0.5 * (m[i * N + j] + m[j * N + i]);
+            rr += r[i * N + j] * r[i * N + j];
+            ff += f[i * N + j] * f[i * N + j];
+            row[i] += r[i * N + j] / N;
+        }
+        ww += row[i] * row[i];
+    }
+    sd_ranks k;
+    ok(sd_svd(N, N, r, sv, NULL, NULL, &err));
+    for (int i = 0; i < D; i++) // each plane's value is there twice
+        sv[i] = sv[2 * i];
+    sd_ranks_of(sv, D, true, &k);
+    memcpy(v + V_ranks_r, k.v, sizeof k.v);
+    v[V_routing] = rr / (rr + ff);
+    v[V_dir_frac] = sqrt(rr / (rr + ff));
+    v[V_phi] = 2 * N * ww / rr;
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            r[i * N + j] += row[j] - row[i];
+            cc += r[i * N + j] * r[i * N + j];
+        }
+    v[V_c_share] = cc / rr;
+    ok(sd_svd(N, N, r, sv, NULL, NULL, &err));
+    for (int i = 0; i < D; i++) // each plane's value is there twice
+        sv[i] = sv[2 * i];
+    sd_ranks_of(sv, D, true, &k);
+    memcpy(v + V_ranks_c, k.v, sizeof k.v);
+    ok(sd_svd(N, N, m, sv, NULL, NULL, &err));
+    sd_ranks_of(sv, D, false, &k);
+    memcpy(v + V_ranks_m, k.v, sizeof k.v);
+    ok(sd_eigh(N, f, sv, NULL, &err));
+    for (int i = 0; i < N; i++)
+        sv[i] = fabs(sv[i]) < 1e-9 ? 0 : sv[i];
+    sd_ranks_of(sv, N, false, &k);
+    memcpy(v + V_ranks_f, k.v, sizeof k.v);
+    ok(sd_eig(N, m, sv, wi, NULL, &err));
+    double rho = 0, top = -HUGE_VAL, sum = 0;
+    for (int i = 0; i < N; i++) {
+        if (hypot(sv[i], wi[i]) < 1e-9) // M has D eigenvalues, the other N − D are zero
+            continue;
+        rho = fmax(rho, hypot(sv[i], wi[i]));
+        sum += sv[i] * sv[i] + wi[i] * wi[i];
+        top = fmax(top, sv[i]);
+    }
+    v[V_max_re] = top / rho;
+    v[V_henrici] = sqrt(1 - sum / (rr + ff));
+}
+
+static void same_values(const char *what, const double *got, const double *want_, double tol) {
+    sd_column c;
+    char text[64];
+    for (size_t i = 0; sd_column_at(i, &c); i++)
+        if (!isnan(want_[i])) {
+            snprintf(text, sizeof text, "%s %s", what, c.name);
+            rel(text, got[i], want_[i], tol);
+        }
+}
+
 static void null_draw_against_dense(void **state) {
     (void)state;
-    enum { N = 30, DM = 12, D = 3 };
-    double x[N * DM], c[DM * DM], mean[DM] = {0}, w[DM * 2 * D], u[N * 2 * D];
-    double q[N * D], k[N * D], m[2 * D];
+    enum { N = NULL_N, DM = NULL_DM, D = NULL_D };
+    double x[N * DM], c[DM * DM], mean[DM] = {0}, want_[V_COUNT], got[V_COUNT];
     sd_rng g;
     sd_rng_seed(&g, 21);
     sd_rng_fill_gauss(&g, x, N * DM);
@@ -343,38 +429,73 @@ static void null_draw_against_dense(void **state) {
         mean[i % DM] += x[i] / N;
     }
     sd_gram_f64(N, DM, x, DM, c);
-    null_input in = {.n = N, .d_model = DM, .x = x, .mean = mean}, gin = in;
-    gin.gram = c;
-    double a[5], b[5];
-    sd_rng_seed(&g, 99);
-    ok(sd_spectral_null_draw(&in, D, true, &g, a, &err));
-    sd_rng_seed(&g, 99);
-    ok(sd_spectral_null_draw(&gin, D, true, &g, b, &err));
-    for (int i = 0; i < 5; i++)
-        rel("gram", a[i], b[i], 1e-9);
-    sd_rng_seed(&g, 99);
-    sd_rng_fill_gauss(&g, w, DM * 2 * D);
-    sd_gemm_f64(false, false, N, 2 * D, DM, 1, x, DM, w, 2 * D, 0, u, 2 * D);
-    for (int i = 0; i < N; i++)
-        for (int j = 0; j < D; j++) {
-            q[i * D + j] = u[i * 2 * D + j];
-            k[i * D + j] = u[i * 2 * D + D + j];
+    sd_rope_cfg rope = {.dim = 2, .theta = 10000, .style = SD_ROPE_HALF};
+    rotary rot;
+    ok(sd_spectral_rotary(&rope, 0, N, &rot, &err));
+    for (int rotated = 0; rotated < 2; rotated++)
+        for (int gram = 0; gram < 2; gram++)
+            for (int all = 0; all < 2; all++) {
+                null_input in = {.n = N,
+                                 .d_model = DM,
+                                 .x = x,
+                                 .gram = gram && !rotated ? c : NULL,
+                                 .mean = mean,
+                                 .rot = rotated ? &rot : NULL,
+                                 .product = true,
+                                 .what = all ? SD_SPEC_R | SD_SPEC_F | SD_SPEC_M : 0};
+                null_dense(x, rotated ? 1 : 0, want_); // the first pair's angle is 1 a position
+                for (int i = 0; !all && i < SD_RANK_COUNT; i++) {
+                    if (i != SD_RANK_pr) // the Gram alone gives pr
+                        want_[V_ranks_r + i] = want_[V_ranks_c + i] = NAN;
+                    want_[V_ranks_f + i] = want_[V_ranks_m + i] = NAN;
+                }
+                sd_rng_seed(&g, 99);
+                ok(sd_spectral_null_draw(&in, D, &g, got, &err));
+                same_values(rotated ? "rotated" : "plain", got, want_, 1e-6);
+                in.product = false; // S–D: the routing alone
+                sd_rng_seed(&g, 99);
+                ok(sd_spectral_null_draw(&in, D, &g, got, &err));
+                assert_true(isnan(got[V_routing]) && isnan(got[V_ranks_f]));
+                rel("pr", got[V_ranks_r], want_[V_ranks_r], 1e-6);
+            }
+    double plain[V_COUNT];
+    null_dense(x, 0, plain);
+    null_dense(x, 1, want_);
+    assert_true(fabs(plain[V_ranks_r] - want_[V_ranks_r]) > 0.1); // rotating matters
+    sd_spectral_rotary_free(&rot);
+}
+
+/* Every rank definition over every object is a column with a doc and, declared for a table, a null;
+ * names are unique. */
+static void columns_are_declared_once(void **state) {
+    (void)state;
+    static const char *const prefix[] = {"", "f_", "c_", "m_"};
+    sd_column c, d;
+    const char *suffix;
+    for (size_t p = 0; p < 4; p++)
+        for (size_t i = 0; i < SD_RANK_COUNT; i++) {
+            char name[40], null[48];
+            snprintf(name, sizeof name, "%s%s", prefix[p], sd_rank_name(i));
+            snprintf(null, sizeof null, "%s_null_sd", name);
+            assert_true(sd_column_find(name, &c, &suffix) && !*suffix);
+            assert_true(sd_column_find(null, &d, &suffix) && !strcmp(suffix, "_null_sd"));
+            assert_true(!strcmp(c.name, d.name) && c.rank && !strcmp(c.unit, "rank"));
+            assert_int_equal(c.null & (SD_IN_HEADS | SD_IN_PROBE),
+                             c.in & (SD_IN_HEADS | SD_IN_PROBE));
+            assert_true((c.in & SD_IN_PROBE) && ((c.in & SD_IN_HEADS) || p == 2));
         }
-    sd_spectrum s;
-    ok(sd_spectrum_of(N, D, q, k, SD_SPEC_ALL, &s, &err));
-    rel("pr", a[NULL_PR], s.rank.pr, 1e-9);
-    rel("dir", a[NULL_DIR], s.dir_frac, 1e-9);
-    rel("max_re", a[NULL_MAX_RE], s.max_re, 1e-9);
-    double ww = sd_spectral_potential_norm(N, D, q, k, m, m + D);
-    rel("phi", a[NULL_PHI], 2 * N * ww / (s.fro2 * s.routing), 1e-9);
-    sd_spectrum_free(&s);
-    for (int i = 0; i < N * D; i++) {
-        q[i] -= m[i % D];
-        k[i] -= m[D + i % D];
+    for (size_t i = 0; sd_column_at(i, &c); i++) {
+        assert_true(strlen(c.doc) > 8 && c.in);
+        if (!strcmp(c.unit, "share"))
+            assert_int_equal(c.null & (SD_IN_HEADS | SD_IN_PROBE),
+                             c.in & (SD_IN_HEADS | SD_IN_PROBE));
+        for (size_t j = 0; j < i; j++)
+            assert_true(sd_column_at(j, &d) && strcmp(c.name, d.name) != 0);
     }
-    ok(sd_spectrum_of(N, D, q, k, SD_SPEC_R, &s, &err));
-    rel("pr_centred", a[NULL_PR_CENTRED], s.rank.pr, 1e-9);
-    sd_spectrum_free(&s);
+    assert_true(sd_column_find("d_sd", &c, &suffix) && !*suffix);
+    assert_true(sd_column_find("d_sd_sd", &c, &suffix) && !strcmp(suffix, "_sd"));
+    assert_false(sd_column_find("pr_centred", &c, &suffix) || sd_column_find("prx", &c, NULL));
+    assert_string_equal(sd_column_renamed("pr_centred_null"), "c_pr_null");
 }
 
 static void rope_lag(void **state) {
@@ -671,6 +792,7 @@ int main(void) {
         cmocka_unit_test(gaussian_null),
         cmocka_unit_test(null_like_matrices),
         cmocka_unit_test(null_draw_against_dense),
+        cmocka_unit_test(columns_are_declared_once),
         cmocka_unit_test(rope_lag),
         cmocka_unit_test(kernel_planes),
         cmocka_unit_test(whitened_planes),

@@ -74,9 +74,10 @@ static void check_row(const sd_table *t, json_t *e, double tol) {
     int head = (int)json_integer_value(json_object_get(e, "head"));
     int row = sd_table_find_row(t, layer, head);
     assert_true(row >= 0);
-    const char *key;
+    const char *in_file;
     json_t *v;
-    json_object_foreach(json_object_get(e, "expect"), key, v) {
+    json_object_foreach(json_object_get(e, "expect"), in_file, v) {
+        const char *key = sd_column_renamed(in_file) ? sd_column_renamed(in_file) : in_file;
         if (json_is_array(v)) {
             size_t n;
             const double *x = sd_table_vec(t, row, sd_table_find_col(t, key), &n);
@@ -163,7 +164,7 @@ static void tokens_against_numpy(void **state) {
 
 typedef struct dense {
     sd_ranks r, f;
-    double fro2, rr, ff, phi, pr_centred, logit_sd, kl, eff, max_re, henrici;
+    double fro2, rr, ff, phi, c_pr, logit_sd, kl, eff, max_re, henrici;
     double sigma[4];
 } dense;
 
@@ -236,7 +237,7 @@ static void dense_head(size_t n, size_t d, const double *q, const double *k, dou
             f[i * n + j] = r[i * n + j] - w[i] + w[j];
     sd_ranks c;
     dense_routing(n, f, tol, s, &c);
-    o->pr_centred = c.pr;
+    o->c_pr = c.pr;
     double sum1 = 0, cnt = 0, var = 0;
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j <= i; j++) {
@@ -314,7 +315,7 @@ static void columns_from_own_capture(void **state) {
             rel("max_re", cell(t, r, "max_re"), e.max_re, 1e-8);
             rel("henrici", cell(t, r, "henrici"), e.henrici, i ? 1e-8 : 1e-6);
             rel("phi", cell(t, r, "phi"), e.phi, 1e-8);
-            rel("pr_centred", cell(t, r, "pr_centred"), e.pr_centred, 1e-8);
+            rel("c_pr", cell(t, r, "c_pr"), e.c_pr, 1e-8);
             rel("logit_sd", cell(t, r, "logit_sd"), e.logit_sd, 1e-8);
             rel("kl_uniform", cell(t, r, "kl_uniform"), e.kl, 1e-8);
             rel("eff_ctx", cell(t, r, "eff_ctx"), e.eff, 1e-8);
@@ -350,7 +351,7 @@ static void sequences_are_averaged(void **state) {
     o.max_seqs = 1;
     ok(sd_probe(sd_m, ids, 40, &o, NULL, &one[0], &err));
     ok(sd_probe(sd_m, ids + 40, 40, &o, NULL, &one[1], &err));
-    const char *names[] = {"pr", "routing", "phi", "pr_centred", "kl_uniform", "sigma1", "f_pr"};
+    const char *names[] = {"pr", "routing", "phi", "c_pr", "kl_uniform", "sigma1", "f_pr"};
     for (int h = 0; h < 4; h++)
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
             double a = cell(one[0], h, names[i]), b = cell(one[1], h, names[i]);
@@ -554,7 +555,7 @@ static void n08_in_a_model(void **state) {
     bool moved = false;
     for (int h = 0; h < 4; h++) {
         moved |= fabs(cell(t[0], h, "pr") - cell(t[1], h, "pr")) > 0.5;
-        rel("centred", cell(t[1], h, "pr_centred"), cell(t[0], h, "pr_centred"), 1e-3);
+        rel("centred", cell(t[1], h, "c_pr"), cell(t[0], h, "c_pr"), 1e-3);
         rel("bias out", cell(t[1], h, "pr_nobias"), cell(t[0], h, "pr"), 1e-3);
         rel("attention", cell(t[1], h, "kl_uniform"), cell(t[0], h, "kl_uniform"), 1e-3);
         // The next layer sees the same activations.
@@ -667,7 +668,7 @@ static void grouped_and_rotary(void **state) {
     sd_probe_opts po = {.ctx = 40, .null_draws = 5};
     ok(sd_probe(m, ids, 40, &po, NULL, &p, &err));
     assert_int_equal(sd_table_rows(p), 8);
-    assert_true(sd_table_find_col(p, "pr_nobias") < 0 && has(p, 5, "pr_centred_null"));
+    assert_true(sd_table_find_col(p, "pr_nobias") < 0 && has(p, 5, "c_pr_null"));
     sd_captured cap;
     ok(sd_probe_capture(m, ids, 40, 1, NULL, &cap, &err));
     double cq[40 * 8], ck[40 * 8];

@@ -439,7 +439,7 @@ static void resume_bit_for_bit(void **state) {
         assert_int_equal(sd_table_rows(log), 20);
         assert_int_equal(sd_table_rows(cascade), 5 * 2); /* steps 0 5 10 15 20, two layers */
         for (int i = 0; i < 10; i++) {                   /* METHOD §6: stable all through */
-            assert_true(cell(cascade, i, "stable") == 1);
+            assert_true(cell(cascade, i, "stability") == 1);
             assert_true(cell(cascade, i, "max_re_l") <= -cell(cascade, i, "min_d") + 1e-6);
             assert_true(cell(cascade, i, "pr") >= 2 - 1e-9 && cell(cascade, i, "pr_null") > 2);
         }
