@@ -43,6 +43,12 @@ for f in plugins/*.c; do
     inc=$(sed -n 's/^ *# *include *"\(.*\)"/\1/p' "$f" | grep -v '^sd_plugin\.h$')
     [ -z "$inc" ] || say "$f includes $inc: a plugin includes sd_plugin.h only"
 done
+
+# An attention kind is known by name in its own files and in attn.c alone: others ask its row.
+kinds=$(sed -n 's/^    \.name = "\([a-z0-9_]*\)",$/\1/p' core/nn/attn_*.c | paste -sd'|' -)
+named=$(grep -nE "str(n|case)?cmp *\([^;]*kind[^;]*\"($kinds)\"" core/*/*.[ch] plugins/*.c |
+    grep -vE '^core/nn/attn[_a-z0-9]*\.c:|^core/spectral/(heads|probe)\.c:|^plugins/truncate\.c:')
+[ -z "$named" ] || { echo "$named" | sed 's/^/lint: an attention kind by its name: /'; bad=1; }
 grep -nE -- '-(Ofast|ffast-math|funsafe-math)' Makefile && say "fast-math flags are banned"
 
 # No writable globals but the cancellation flag; libsd exports only its own names. Tables that only

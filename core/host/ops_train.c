@@ -148,8 +148,8 @@ static sd_status check_kind(const char *name, sd_err *err) {
                 : sd_fail(err, SD_EINVAL, "unknown attention kind '%s'", name);
 }
 
-/* The i-th item of "a,b,c"; a single item serves every layer. Copies at most 23 characters. */
-static sd_status list_item(const char *list, const char *what, int n, int i, char out[24],
+/* The i-th item of "a,b,c", blanks around it cut; a single item serves every layer. */
+static sd_status list_item(const char *list, const char *what, int n, int i, char *out, size_t size,
                            sd_err *err) {
     int items = 1;
     for (const char *p = list; *p; p++)
@@ -160,14 +160,28 @@ static sd_status list_item(const char *list, const char *what, int n, int i, cha
     const char *p = list;
     for (int k = 0; items > 1 && k < i; k++)
         p = strchr(p, ',') + 1;
-    while (*p == ' ')
-        p++;
-    size_t len = strcspn(p, ", ");
-    if (len == 0 || len > 23)
+    p += strspn(p, " ");
+    size_t len = strcspn(p, ",");
+    while (len > 0 && p[len - 1] == ' ')
+        len--;
+    if (len == 0 || len >= size)
         return sd_fail(err, SD_EINVAL, "%s: bad item %d in '%s'", what, i, list);
     memcpy(out, p, len);
     out[len] = '\0';
     return SD_OK;
+}
+
+/* "window window=64": a kind and its options, for layer l; its other fields then follow. */
+static sd_status layer_kind(const char *kinds, int n, int l, sd_layer_cfg *lc, sd_err *err) {
+    char item[sizeof lc->kind + sizeof lc->options];
+    SD_TRY(list_item(kinds, "kind", n, l, item, sizeof item, err));
+    size_t len = strcspn(item, " "), rest = len + strspn(item + len, " ");
+    if (len >= sizeof lc->kind || strlen(item + rest) >= sizeof lc->options)
+        return sd_fail(err, SD_EINVAL, "kind: item %d is too long in '%s'", l, kinds);
+    memcpy(lc->kind, item, len);
+    lc->kind[len] = '\0';
+    strcpy(lc->options, item + rest);
+    return check_kind(lc->kind, err);
 }
 
 static int op_new(const sd_host *host, sd_call *c) {
@@ -211,25 +225,22 @@ static int op_new(const sd_host *host, sd_call *c) {
             goto done;
         }
     }
-    char item[24];
-    SD_GO(st, done, list_item(kinds, "kind", p.n_layer, 0, item, e));
-    SD_GO(st, done, check_kind(item, e));
-    SD_GO(st, done, sd_preset_config(&p, family, item, norm, &cfg, e));
+    SD_GO(st, done, sd_preset_config(&p, family, "softmax", norm, &cfg, e));
     for (int l = 0; l < cfg.n_layer; l++) {
         sd_layer_cfg *lc = &cfg.layer[l];
-        SD_GO(st, done, list_item(kinds, "kind", cfg.n_layer, l, item, e));
-        SD_GO(st, done, check_kind(item, e));
-        memcpy(lc->kind, item, sizeof item);
+        SD_GO(st, done, layer_kind(kinds, cfg.n_layer, l, lc, e));
         if (d_heads) {
             int64_t d;
-            SD_GO(st, done, list_item(d_heads, "d_head", cfg.n_layer, l, item, e));
+            char item[24];
+            SD_GO(st, done, list_item(d_heads, "d_head", cfg.n_layer, l, item, sizeof item, e));
             if (!sd_parse_i64(item, &d) || d < 1 || d > 65536) {
                 st = sd_fail(e, SD_EINVAL, "d_head: '%s' is not a head dimension", item);
                 goto done;
             }
             lc->d_qk = lc->d_v = (int)d;
         }
-        lc->scale = 1.0 / sqrt(strcmp(lc->kind, "sd") == 0 ? 2.0 * lc->d_qk : lc->d_qk);
+        sd_attn_normalize(lc);
+        lc->scale = sd_attn_fresh_scale(lc);
     }
     SD_GO(st, done, sd_config_check(&cfg, e));
     SD_GO(st, done, sd_model_new(&cfg, sd_call_seed(c), &m, e));

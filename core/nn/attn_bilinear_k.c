@@ -52,6 +52,7 @@ static flash_t head(const sd_attn_args *a, int b, int g, int h, const real *q2, 
                  .dk = w,
                  .dv = (size_t)a->d_v,
                  .causal = a->causal,
+                 .window = a->causal ? (size_t)a->window : 0,
                  .scale = 1,
                  .q = q2,
                  .k = k2,
@@ -137,7 +138,8 @@ static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void
     size_t dv = (size_t)a->d_v, od = (size_t)a->n_head * dv, at = r0 + (size_t)(t - a->first);
     real *qf = work;
     for (int h = g * group; h < (g + 1) * group; h++) {
-        flash_row_t r = {.n = (size_t)t + 1,
+        flash_row_t r = {.first = sd_flash_first(a, (size_t)t),
+                         .n = (size_t)t + 1,
                          .ld = a->ld,
                          .dv = dv,
                          .mode = a->diag ? SD_DIAG_ADD : SD_DIAG_PLAIN,

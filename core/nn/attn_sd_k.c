@@ -75,6 +75,7 @@ static flash_t head(const sd_attn_args *a, int b, int g, int h, const parts *p) 
                  .dk = w,
                  .dv = (size_t)a->d_v,
                  .causal = a->causal,
+                 .window = a->causal ? (size_t)a->window : 0,
                  .scale = (real)a->scale,
                  .q = p->q2,
                  .k = p->k2,
@@ -92,13 +93,17 @@ static flash_t head(const sd_attn_args *a, int b, int g, int h, const parts *p) 
     return f;
 }
 
+static size_t first_key(const flash_t *f, size_t i) {
+    return f->window && i + 1 > f->window ? i + 1 - f->window : 0;
+}
+
 /* L of one row block, lower triangle only, for the raw map. */
 static void raw_forward(const flash_t *f, real *s) {
     for (size_t i = 0; i < f->n; i++) {
         size_t end = f->causal ? i + 1 : f->n;
         real *o = f->o + i * f->ldo;
         memset(o, 0, f->dv * sizeof *o);
-        for (size_t j0 = 0; j0 < end; j0 += 64) {
+        for (size_t j0 = first_key(f, i); j0 < end; j0 += 64) {
             size_t nk = end - j0 < 64 ? end - j0 : 64;
             if (f->dk)
                 r_gemm(false, true, 1, nk, f->dk, f->scale, f->q + i * f->ldq, f->ldq,
@@ -118,7 +123,7 @@ static void raw_backward(const flash_t *f, real *s) {
         if (f->dk)
             memset(f->dq + i * f->lddq, 0, f->dk * sizeof *s);
         const real *g = f->d_o + i * f->lddo;
-        for (size_t j = 0; j < end; j++) {
+        for (size_t j = first_key(f, i); j < end; j++) {
             const real *q = f->q + i * f->ldq, *k = f->k + j * f->ldk, *v = f->v + j * f->ldv;
             real l = 0, dl = 0;
             for (size_t c = 0; c < f->dk; c++)
@@ -228,7 +233,8 @@ static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void
             diag = ((const real *)a->diag)[h];
         else if (a->dval)
             diag = -((const real *)a->dval)[at * (size_t)a->n_head + (size_t)h];
-        flash_row_t r = {.n = (size_t)t + 1,
+        flash_row_t r = {.first = sd_flash_first(a, (size_t)t),
+                         .n = (size_t)t + 1,
                          .ld = a->ld,
                          .dv = dv,
                          .n_term = a->has[SD_SLOT_Q] ? 2 : 0,

@@ -13,6 +13,7 @@ static flash_t head(const sd_attn_args *a, int b, int g, int h) {
                  .dk = (size_t)a->d_qk,
                  .dv = (size_t)a->d_v,
                  .causal = a->causal,
+                 .window = a->causal ? (size_t)a->window : 0,
                  .scale = (real)a->scale,
                  .q = p + a->off[SD_SLOT_Q] + h * a->d_qk,
                  .k = p + a->off[SD_SLOT_K] + g * a->d_qk,
@@ -62,7 +63,8 @@ static void decode(const sd_attn_args *a, int b, int g, int t, void *state, void
     int group = a->n_head / a->n_kv;
     for (int h = g * group; h < (g + 1) * group; h++) {
         flash_t f = head(a, b, g, h);
-        flash_row_t r = {.n = (size_t)t + 1,
+        flash_row_t r = {.first = sd_flash_first(a, (size_t)t),
+                         .n = (size_t)t + 1,
                          .ld = a->ld,
                          .dv = f.dv,
                          .n_term = 1,

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "nn/model.h"
+#include "nn/attn.h"
 
 sd_status sd_config_init(sd_config *c, int n_layer, sd_err *err) {
     memset(c, 0, sizeof *c);
@@ -65,14 +65,16 @@ bool sd_layer_option(const char *options, const char *key, char *out, size_t n) 
 
 sd_diag sd_layer_diag(const sd_layer_cfg *lc) {
     char v[16];
-    if (strcmp(lc->kind, "bilinear") == 0)
-        return SD_DIAG_SCALAR;
-    if (sd_layer_option(lc->options, "diag", v, sizeof v)) {
+    const sd_attn_kind *k = sd_attn_of(lc);
+    for (int i = 0; k && i < k->n_option; i++) {
+        if (strcmp(k->option[i].name, "diag") != 0 ||
+            !sd_layer_option(lc->options, "diag", v, sizeof v))
+            continue;
         if (strcmp(v, "input") == 0)
             return SD_DIAG_INPUT;
         return strcmp(v, "scalar") == 0 ? SD_DIAG_SCALAR : SD_DIAG_NONE;
     }
-    return strcmp(lc->kind, "sd") == 0 ? SD_DIAG_INPUT : SD_DIAG_NONE;
+    return k ? k->diag : SD_DIAG_NONE;
 }
 
 static sd_status in_range(const char *field, int64_t v, int64_t lo, int64_t hi, sd_err *err) {
@@ -108,10 +110,7 @@ static sd_status check_layer(const sd_config *c, int l, sd_err *err) {
                     err));
     if (lc->d_qk > 0)
         SD_TRY(finite_in("scale", lc->scale, -1e6, 1e6, err));
-    bool needs_qk = !strcmp(lc->kind, "softmax") || !strcmp(lc->kind, "sd") ||
-                    !strcmp(lc->kind, "elu1") || !strcmp(lc->kind, "window");
-    if (needs_qk && lc->d_qk < 1)
-        return sd_fail(err, SD_EFORMAT, "attention kind '%s' needs d_qk >= 1", lc->kind);
+    SD_TRY(sd_attn_check(lc, err));
     if (c->pos == SD_POS_ROPE && lc->d_qk > 0 && c->rope.dim > lc->d_qk)
         return sd_fail(err, SD_EFORMAT, "rotary dimensions %d exceed the head dimension %d",
                        c->rope.dim, lc->d_qk);
@@ -275,35 +274,11 @@ bool sd_role_shape(const sd_config *cfg, int layer, sd_role r, int64_t shape[2],
     case SD_ROLE_NORM2_B:
         has = centred, cols = D;
         break;
-    case SD_ROLE_WQ:
-        has = lc->d_qk > 0, rows = D, cols = (int64_t)lc->n_head * lc->d_qk;
-        break;
-    case SD_ROLE_BQ:
-        has = cfg->qkv_bias && lc->d_qk > 0, cols = (int64_t)lc->n_head * lc->d_qk;
-        break;
-    case SD_ROLE_WK:
-        has = lc->d_qk > 0, rows = D, cols = (int64_t)lc->n_kv_head * lc->d_qk;
-        break;
-    case SD_ROLE_BK:
-        has = cfg->qkv_bias && lc->d_qk > 0, cols = (int64_t)lc->n_kv_head * lc->d_qk;
-        break;
-    case SD_ROLE_WV:
-        has = true, rows = D, cols = (int64_t)lc->n_kv_head * lc->d_v;
-        break;
-    case SD_ROLE_BV:
-        has = cfg->qkv_bias, cols = (int64_t)lc->n_kv_head * lc->d_v;
-        break;
     case SD_ROLE_WO:
         has = true, rows = (int64_t)lc->n_head * lc->d_v, cols = D;
         break;
     case SD_ROLE_BO:
         has = cfg->out_bias, cols = D;
-        break;
-    case SD_ROLE_WD:
-        has = sd_layer_diag(lc) == SD_DIAG_INPUT, rows = D, cols = lc->n_head;
-        break;
-    case SD_ROLE_BD:
-        has = sd_layer_diag(lc) == SD_DIAG_INPUT, cols = lc->n_head;
         break;
     case SD_ROLE_W1:
         has = true, rows = D, cols = cfg->d_ff;
@@ -340,24 +315,10 @@ bool sd_role_shape(const sd_config *cfg, int layer, sd_role r, int64_t shape[2],
     case SD_ROLE_HEAD_B:
         has = cfg->has_head && cfg->mlm_head, cols = cfg->vocab;
         break;
-    case SD_ROLE_RA:
-    case SD_ROLE_RB:
-        has = lc->planes > 0, rows = D + 1, cols = (int64_t)lc->n_head * lc->planes;
-        break;
-    case SD_ROLE_F:
-        has = lc->f_rank > 0, rows = D + 1, cols = (int64_t)lc->n_head * lc->f_rank;
-        break;
-    case SD_ROLE_FL:
-        has = lc->f_rank > 0, cols = (int64_t)lc->n_head * lc->f_rank;
-        break;
-    case SD_ROLE_DIAG:
-        has = sd_layer_diag(lc) == SD_DIAG_SCALAR, cols = lc->n_head;
-        break;
-    case SD_ROLE_POT:
-        has = strcmp(lc->kind, "potential") == 0, rows = D + 1, cols = lc->n_head;
-        break;
     case SD_ROLE_COUNT:
         break;
+    default: // what attention kinds are made of
+        return sd_attn_role_shape(cfg, lc, r, shape, ndim);
     }
     if (!has)
         return false;

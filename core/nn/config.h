@@ -18,22 +18,21 @@ typedef enum sd_rope_style { SD_ROPE_HALF, SD_ROPE_INTERLEAVED } sd_rope_style;
 
 /* One attention sublayer. Head dimensions may differ by layer (METHOD §7.4). */
 typedef struct sd_layer_cfg {
-    char kind[24]; /* row of the attention-kind table: "softmax", "sd", "elu1", "bilinear", ... */
+    char kind[24]; /* row of the attention-kind list (nn/attn.h): "softmax", "sd", "elu1", ... */
+    /* NULL, or the row of a kind that is not in the library's list (a plugin's); it outlives every
+     * config that points to it. Looked at only when its name is `kind`: sd_attn_of. */
+    const struct sd_attn_kind *foreign;
     int n_head, n_kv_head;
     int d_qk, d_v; /* per head */
     double
         scale; /* c of METHOD §1 (softmax) or α of §6 (sd); an explicit number, never re-derived */
     /* bilinear (truncated standard heads): routing planes and filtering rank kept, per head */
     int planes, f_rank;
-    char options[64]; /* kind-specific, "key=value ..." */
+    char options[64]; /* "key=value ..." of the kind's own option table */
 } sd_layer_cfg;
 
-/* Which parts a layer has follows from its sd_layer_cfg (sd_role_shape in nn/model.h):
- *   WQ WK BQ BK   d_qk > 0 (0: a kind that needs no queries and keys, e.g. uniform, potential)
- *   WD BD         diagonal "input": the default of kind "sd"; others say "diag=input"
- *   DIAG          diagonal "scalar" (kind "sd" with "diag=scalar"), and kind "bilinear" always
- *   RA RB F FL    planes > 0, f_rank > 0
- *   POT           kind "potential" */
+/* Which parts a layer has follows from its kind's row (sd_attn_role_shape): dimensions it has no
+ * use for are 0. Where the diagonal of its scores comes from: */
 typedef enum sd_diag { SD_DIAG_NONE, SD_DIAG_INPUT, SD_DIAG_SCALAR } sd_diag;
 sd_diag sd_layer_diag(const sd_layer_cfg *lc);
 /* Value of `key` in a layer's options ("features=skew window=64") into out (cut to n−1 bytes);

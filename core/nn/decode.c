@@ -51,6 +51,7 @@ static void carve_layer(sd_decoder *d, int l, carver *c) {
                       .planes = lc->planes,
                       .f_rank = lc->f_rank,
                       .causal = true,
+                      .window = sd_attn_window(lc),
                       .options = lc->options};
     memcpy(a.has, nl->has, sizeof a.has);
     const sd_attn_ops *ops = d->net->dtype == SD_F32 ? nl->kind->f32 : nl->kind->f64;

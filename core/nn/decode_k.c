@@ -233,8 +233,8 @@ static sd_attn_args args_of(const pass *p, size_t g) {
     const sd_layer_cfg *lc = p->lc;
     const dec_layer *dl = p->dl;
     size_t group = group_of(p);
-    const real *diag = p->nl->kind->needs_diag ? par(p, p->l, SD_ROLE_DIAG) : NULL;
-    const real *fl = p->nl->kind->needs_fl ? par(p, p->l, SD_ROLE_FL) : NULL;
+    const real *diag = par(p, p->l, SD_ROLE_DIAG);
+    const real *fl = par(p, p->l, SD_ROLE_FL);
     sd_attn_args a = {.batch = 1,
                       .tokens = (int)p->n,
                       .first = p->d->len,
@@ -245,6 +245,7 @@ static sd_attn_args args_of(const pass *p, size_t g) {
                       .planes = lc->planes,
                       .f_rank = lc->f_rank,
                       .causal = true,
+                      .window = sd_attn_window(lc),
                       .scale = lc->scale,
                       .options = lc->options,
                       .ld = dl->w,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "nn/attn.h"
 
 /* The family table: a new family is its file and a row here (and its name in family.h). */
 static const sd_family *const families[] = {
@@ -171,6 +172,29 @@ bool sd_family_rows_at(const sd_family_row *rows, size_t n, const sd_config *cfg
         }
     }
     return false;
+}
+
+bool sd_family_idle(const sd_family *f, const sd_config *cfg, const char *name) {
+    static const sd_role roles[] = {SD_ROLE_WQ, SD_ROLE_WK, SD_ROLE_BQ, SD_ROLE_BK};
+    sd_config c;
+    bool found = false;
+    if (sd_config_copy(&c, cfg, NULL) != SD_OK)
+        return false;
+    for (int l = 0; l < c.n_layer && !found; l++) {
+        sd_layer_cfg *lc = &c.layer[l];
+        if (sd_attn_uses(lc, SD_WIDTH_QUERY))
+            continue;
+        *lc = (sd_layer_cfg){.n_head = lc->n_head, .n_kv_head = lc->n_kv_head, .d_v = lc->d_v};
+        strcpy(lc->kind, sd_attn_at(0)->name);
+        lc->d_qk = lc->d_v;
+        sd_locator with, v;
+        bool value = f->locate(&c, l, SD_ROLE_WV, &v);
+        for (size_t i = 0; i < sizeof roles / sizeof *roles && !found; i++)
+            found = f->locate(&c, l, roles[i], &with) && strcmp(with.tensor, name) == 0 &&
+                    !(value && strcmp(v.tensor, name) == 0);
+    }
+    sd_config_free(&c);
+    return found;
 }
 
 /* ---- reading config.json ------------------------------------------------------------------- */

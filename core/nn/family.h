@@ -59,6 +59,9 @@ sd_status sd_family_tie(const json_t *config, bool dflt, sd_container *SD_NULLAB
  * name or architectures[0] says XModel. */
 bool sd_family_bare(const json_t *config, const sd_container *SD_NULLABLE c, const char *head,
                     const char *short_embed);
+/* Queries or keys of a layer whose attention kind has none, in a file written before kinds said so:
+ * a tensor that holds nothing else. */
+bool sd_family_idle(const sd_family *f, const sd_config *cfg, const char *name);
 /* All layers alike. */
 void sd_family_layers(sd_config *cfg, const char *kind, int n_head, int n_kv_head, int d_qk,
                       int d_v, double scale);

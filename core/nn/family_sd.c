@@ -2,10 +2,10 @@
  * x = embed_scale·(token + position), x += attn(n(x)), x += W2 gelu(W1 n(x) + b1) + b2, with or
  * without layer norm; tied output unscaled. Attention kind, head dimensions and scale may be one
  * value or a list, one entry a layer (hybrids, cascade-allocated models: METHOD §7.4). */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "nn/attn.h"
 #include "nn/family.h"
 
 static const sd_family_row rows[] = {
@@ -126,8 +126,8 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
         if (!kind || !kind[0] || strlen(kind) >= sizeof lc->kind)
             return sd_fail(err, SD_EFORMAT, "'attention' of layer %d must name a kind", l);
         strcpy(lc->kind, kind);
-        // METHOD §6: α = 1/√(2d); standard heads 1/√d
-        lc->scale = 1.0 / sqrt((strcmp(kind, "sd") == 0 ? 2.0 : 1.0) * lc->d_qk);
+        sd_attn_normalize(lc);
+        lc->scale = sd_attn_fresh_scale(lc);
         SD_TRY(per_layer(config, "alpha", l, n_layer, &v, err));
         if (v && !json_is_number(v))
             return sd_fail(err, SD_EFORMAT, "'alpha' of layer %d must be a number", l);
@@ -184,7 +184,7 @@ static json_t *get_heads(const sd_layer_cfg *lc) {
     return json_integer(lc->n_head);
 }
 static json_t *get_d(const sd_layer_cfg *lc) {
-    return json_integer(lc->d_qk ? lc->d_qk : 1); // 0 goes through sd_layers
+    return json_integer(lc->d_qk ? lc->d_qk : lc->d_v); // no queries: the values'
 }
 static json_t *get_dv(const sd_layer_cfg *lc) {
     return json_integer(lc->d_v);
@@ -206,7 +206,7 @@ static sd_status describe(const sd_config *cfg, json_t **out, sd_err *err) {
         return sd_fail(err, SD_ENOMEM, "out of memory");
     bool same_v = true;
     for (int l = 0; l < cfg->n_layer; l++)
-        same_v = same_v && cfg->layer[l].d_v == cfg->layer[l].d_qk;
+        same_v = same_v && (!cfg->layer[l].d_qk || cfg->layer[l].d_v == cfg->layer[l].d_qk);
     sd_status st = put_layers(o, "attention", cfg, get_kind, err);
     if (st == SD_OK)
         st = put_layers(o, "n_head", cfg, get_heads, err);

@@ -17,6 +17,7 @@ typedef enum sd_flash_diag {
 typedef struct flash_t {
     size_t n, dk, dv; /* tokens; score width (0: all scores 0); value width */
     bool causal;
+    size_t window; /* causal: row i sees keys i−window+1 .. i; 0: all before it */
     real scale;
     const real *q, *k, *v; // (N, dk), (N, dk), (N, dv) with row strides
     size_t ldq, ldk, ldv;
@@ -60,6 +61,12 @@ typedef struct flash_row_t {
     real *o;   // (dv)
     real *lse; /* nullable */
 } flash_row_t;
+
+/* The first key that causal row t sees. */
+SD_INLINE size_t sd_flash_first(const sd_attn_args *a, size_t t) {
+    size_t w = a->causal ? (size_t)a->window : 0;
+    return w && t + 1 > w ? t + 1 - w : 0;
+}
 
 /* scratch: SD_FLASH_ROW elements. */
 enum { SD_FLASH_ROW = 256 };

@@ -128,11 +128,20 @@ SD_INLINE real row_softmax(size_t n, real *s, real *m, real *l) {
     return corr;
 }
 
-/* Valid columns of query row i in a key tile that starts at j0 and has nk keys. */
-SD_INLINE size_t valid(const flash_t *f, size_t i, size_t j0, size_t nk) {
+/* First key row i sees. */
+SD_INLINE size_t first_key(const flash_t *f, size_t i) {
+    return f->window && i + 1 > f->window ? i + 1 - f->window : 0;
+}
+
+/* Row i's columns [*lo, *hi) of a key tile that starts at j0 and has nk keys. */
+SD_INLINE void valid(const flash_t *f, size_t i, size_t j0, size_t nk, size_t *lo, size_t *hi) {
+    *lo = 0;
+    *hi = nk;
     if (!f->causal)
-        return nk;
-    return i < j0 ? 0 : (i - j0 + 1 < nk ? i - j0 + 1 : nk);
+        return;
+    *hi = i < j0 ? 0 : (i - j0 + 1 < nk ? i - j0 + 1 : nk);
+    size_t first = first_key(f, i);
+    *lo = first > j0 ? min_sz(first - j0, *hi) : 0;
 }
 
 static void scores(const flash_t *f, const packing *pk, size_t i0, size_t nq, size_t j0, size_t nk,
@@ -160,9 +169,10 @@ SD_CLONES static void TILE_FWD(const flash_t *f, size_t i0, size_t nq, size_t j0
                                size_t lds, real *s, real *m, real *l, bool first) {
     for (size_t r = 0; r < nq; r++) {
         real *sr = s + r * lds;
-        size_t n = valid(f, i0 + r, j0, nk);
-        if (n > 0) {
-            real corr = row_softmax(n, sr, &m[r], &l[r]);
+        size_t lo, hi;
+        valid(f, i0 + r, j0, nk, &lo, &hi);
+        if (hi > lo) {
+            real corr = row_softmax(hi - lo, sr + lo, &m[r], &l[r]);
             if (!first && corr != 1) {
                 real *o = f->o + (i0 + r) * f->ldo;
 #pragma omp simd
@@ -170,7 +180,9 @@ SD_CLONES static void TILE_FWD(const flash_t *f, size_t i0, size_t nq, size_t j0
                     o[j] *= corr;
             }
         }
-        for (size_t j = n; j < nk; j++)
+        for (size_t j = 0; j < lo; j++)
+            sr[j] = 0;
+        for (size_t j = hi; j < nk; j++)
             sr[j] = 0;
     }
 }
@@ -182,15 +194,16 @@ void FLASH_FWD(const flash_t *f, real *scratch) {
     packing pk = pack_head(f, false, l + BQ);
     for (size_t i0 = 0; i0 < n; i0 += BQ) {
         size_t nq = min_sz(BQ, n - i0), end = f->causal ? i0 + nq : n;
+        size_t start = first_key(f, i0) / BK * BK;
         for (size_t r = 0; r < nq; r++) {
             m[r] = -INFINITY;
             l[r] = 0;
         }
-        for (size_t j0 = 0; j0 < end; j0 += BK) {
+        for (size_t j0 = start; j0 < end; j0 += BK) {
             size_t nk = min_sz(BK, end - j0);
             scores(f, &pk, i0, nq, j0, nk, lds, s);
-            TILE_FWD(f, i0, nq, j0, nk, lds, s, m, l, j0 == 0);
-            sum_keys(&pk, pk.v, n, f->dv, nq, j0, nk, 1, s, lds, f->v, f->ldv, j0 > 0,
+            TILE_FWD(f, i0, nq, j0, nk, lds, s, m, l, j0 == start);
+            sum_keys(&pk, pk.v, n, f->dv, nq, j0, nk, 1, s, lds, f->v, f->ldv, j0 > start,
                      f->o + i0 * f->ldo, f->ldo);
         }
         for (size_t r = 0; r < nq; r++) {
@@ -231,14 +244,17 @@ SD_CLONES static void TILE_BWD(const flash_t *f, size_t i0, size_t nq, size_t j0
                                size_t lds, real *s, real *dp, const real *delta) {
     for (size_t r = 0; r < nq; r++) {
         real *sr = s + r * lds, *gr = dp + r * lds, lse = f->lse[i0 + r], dl = delta[r];
-        size_t i = i0 + r, n = valid(f, i, j0, nk);
+        size_t i = i0 + r, lo, hi;
+        valid(f, i, j0, nk, &lo, &hi);
+        for (size_t j = 0; j < lo; j++)
+            sr[j] = gr[j] = 0;
 #pragma omp simd
-        for (size_t j = 0; j < n; j++) {
+        for (size_t j = lo; j < hi; j++) {
             real p = r_exp(sr[j] - lse);
             sr[j] = p;
             gr[j] = p * (gr[j] - dl);
         }
-        for (size_t j = n; j < nk; j++)
+        for (size_t j = hi; j < nk; j++)
             sr[j] = gr[j] = 0;
         if (f->mode != SD_DIAG_PLAIN && i >= j0 && i < j0 + nk) {
             if (f->ddiag)
@@ -264,7 +280,8 @@ void FLASH_BWD(const flash_t *f, real *scratch) {
                 sum += o[j] * g[j];
             delta[r] = sum;
         }
-        for (size_t j0 = 0; j0 < end; j0 += BK) {
+        size_t start = first_key(f, i0) / BK * BK;
+        for (size_t j0 = start; j0 < end; j0 += BK) {
             size_t nk = min_sz(BK, end - j0);
             scores(f, &pk, i0, nq, j0, nk, lds, s);
             times_keys(&pk, pk.vt, n, f->dv, nq, j0, nk, 1, f->d_o + i0 * f->lddo, f->lddo, f->v,
@@ -274,7 +291,7 @@ void FLASH_BWD(const flash_t *f, real *scratch) {
                     f->dv_ + j0 * f->lddv, f->lddv);
             if (f->dk == 0)
                 continue;
-            sum_keys(&pk, pk.k, n, f->dk, nq, j0, nk, f->scale, dp, lds, f->k, f->ldk, j0 > 0,
+            sum_keys(&pk, pk.k, n, f->dk, nq, j0, nk, f->scale, dp, lds, f->k, f->ldk, j0 > start,
                      f->dq + i0 * f->lddq, f->lddq);
             to_keys(&pk, nk, f->dk, nq, f->scale, dp, lds, f->q + i0 * f->ldq, f->ldq,
                     f->dk_ + j0 * f->lddk, f->lddk);

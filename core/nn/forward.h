@@ -3,19 +3,24 @@
 #ifndef SD_NN_FORWARD_H
 #define SD_NN_FORWARD_H
 
-#include "nn/model.h"
+#include "nn/attn.h"
 
-/* What one attention sublayer saw; every pointer is valid during the callback only. */
+/* What one attention sublayer saw; every pointer is valid during the callback only. q, k, v, d are
+ * what most callers want; a kind without them leaves them NULL (uniform has v alone). Everything
+ * the kind projects, as its scores need it, is in `slots` (nn/attn.h). */
 typedef struct sd_capture {
     int layer, batch, tokens;
     int n_head, n_kv_head, d_qk, d_v, d_model;
     double scale;
     const char *kind;
-    const float *x; // (B, T, D) inputs, after the sublayer's norm if any
-    const float *q; // (B, T, H, d_qk) with bias, after RoPE
-    const float *k; // (B, T, Hkv, d_qk)
-    const float *v; // (B, T, Hkv, d_v)
-    const float *d; // (B, T, H) S–D diagonal (positive), else NULL
+    const sd_layer_cfg *cfg; /* the layer's, for sd_attn_* */
+    const float *x;          // (B, T, D) inputs, after the sublayer's norm if any
+    const float *q;          // (B, T, H, d_qk) with bias, after RoPE; NULL: the kind has none
+    const float *k;          // (B, T, Hkv, d_qk); NULL with q
+    const float *v;          // (B, T, Hkv, d_v)
+    const float *d;          // (B, T, H) S–D diagonal (positive), else NULL
+    const float *delta;      // (B, T, H) δ of the scores' diagonal (S–D: −d); NULL: all 0
+    sd_attn_slots slots;     /* rows B·T */
 } sd_capture;
 
 typedef struct sd_forward_opts {

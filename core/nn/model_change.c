@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "nn/attn.h"
 
 /* Values of the parts that a tensor of another shape will keep. */
 typedef struct kept {
@@ -17,6 +18,7 @@ sd_status sd_model_set_layer_cfg(sd_model *m, int layer, const sd_layer_cfg *lc,
     sd_config next;
     SD_TRY(sd_config_copy(&next, &m->cfg, err));
     next.layer[layer] = *lc;
+    sd_attn_normalize(&next.layer[layer]);
     sd_status st = sd_config_check(&next, err);
     kept keep[SD_ROLE_COUNT];
     size_t n_keep = 0;

@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "nn/attn.h"
 #include "nn/family.h"
 
 /* Container name → entry: a small hash map built while renaming, so that what open allocates is
@@ -64,7 +65,7 @@ static sd_status found_build(found_map *f, const sd_model *m, sd_err *err) {
     return SD_OK;
 }
 
-static sd_status match_tensors(sd_model *m, found_map *f, sd_err *err) {
+static sd_status match_tensors(sd_model *m, found_map *f, const sd_run *run, sd_err *err) {
     char name[128], want[96], got[96];
     int ndim;
     int64_t shape[SD_MAX_DIMS];
@@ -98,6 +99,13 @@ static sd_status match_tensors(sd_model *m, found_map *f, sd_err *err) {
         const sd_tensor_info *t = sd_container_at(m->container, (size_t)f->v[k].src);
         sd_shape_text(t->ndim, t->shape, got);
         if (!m->family->optional || !m->family->optional(&m->cfg, f->v[k].name)) {
+            if (sd_family_idle(m->family, &m->cfg, f->v[k].name)) {
+                sd_run_log(
+                    run, SD_LOG_WARN,
+                    "tensor %.200s %s is not used: its layer's attention kind never reads it",
+                    t->name, got);
+                continue;
+            }
             if (t->unindexed)
                 continue; // of another file set: the index does not ask for it (warned at opening)
             return sd_fail(
@@ -137,6 +145,7 @@ sd_status sd_layer_from_json(const json_t *o, sd_layer_cfg *lc, sd_err *err) {
     SD_TRY(sd_family_int(o, "d_v", NULL, 1, 8192, true, &lc->d_v, err));
     SD_TRY(sd_family_int(o, "planes", NULL, 0, 8192, false, &lc->planes, err));
     SD_TRY(sd_family_int(o, "f_rank", NULL, 0, 16384, false, &lc->f_rank, err));
+    sd_attn_normalize(lc); // written before kinds said what they have no use for
     return sd_json_f64(o, "scale", &lc->scale, NULL, err);
 }
 
@@ -318,7 +327,7 @@ static sd_status open_into(sd_model *m, const char *path, const sd_run *run, sd_
         goto done;
     }
     SD_GO(st, done, found_build(&fm, m, err));
-    SD_GO(st, done, match_tensors(m, &fm, err));
+    SD_GO(st, done, match_tensors(m, &fm, run, err));
     m->tokenizer_source = gguf ? NULL : sd_strdup(dir, err);
     if (!gguf && !m->tokenizer_source)
         st = SD_ENOMEM;

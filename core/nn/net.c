@@ -65,9 +65,7 @@ static sd_status build_layer(sd_net *net, int l, sd_err *err) {
     const sd_config *c = &net->cfg;
     const sd_layer_cfg *lc = &c->layer[l];
     net_layer *nl = &net->layer[l];
-    nl->kind = sd_attn_find(lc->kind);
-    if (!nl->kind)
-        return sd_fail(err, SD_EINVAL, "layer %d: attention kind '%s' is unknown", l, lc->kind);
+    SD_TRY(sd_attn_need(lc, &nl->kind, err)); // known: the config was checked
     if (nl->kind->causal_only && !c->causal)
         return sd_fail(err, SD_EINVAL,
                        "layer %d: attention kind '%s' is causal, but the model is an encoder", l,
@@ -76,7 +74,7 @@ static sd_status build_layer(sd_net *net, int l, sd_err *err) {
     for (int i = 0; i < nl->kind->n_part; i++) {
         const sd_attn_part *p = &nl->kind->part[i];
         const sd_net_slice *w = net_slice(net, l, p->weight);
-        if (!w)
+        if (!w || p->slot == SD_SLOT_NONE)
             continue;
         net_part *np = &nl->part[nl->n_part++];
         *np = (net_part){.slot = p->slot,
@@ -89,8 +87,7 @@ static sd_status build_layer(sd_net *net, int l, sd_err *err) {
         nl->off[p->slot] = col;
         col += np->n;
     }
-    if (nl->has[SD_SLOT_Q] != nl->has[SD_SLOT_K] || !nl->has[SD_SLOT_V] ||
-        (nl->kind == sd_attn_find("potential") && !nl->has[SD_SLOT_W]))
+    if (nl->has[SD_SLOT_Q] != nl->has[SD_SLOT_K] || !nl->has[SD_SLOT_V])
         return sd_fail(err, SD_EINVAL, "layer %d: parts of attention kind '%s' are missing", l,
                        lc->kind);
     nl->np = col;
@@ -324,6 +321,8 @@ static void carve_all(const sd_net *net, const sd_net_plan *p, int threads, carv
                           .d_v = lc->d_v,
                           .planes = lc->planes,
                           .f_rank = lc->f_rank,
+                          .causal = cfg->causal,
+                          .window = sd_attn_window(lc),
                           .options = lc->options};
         memcpy(a.has, nl->has, sizeof a.has);
         const sd_attn_ops *ops = net->dtype == SD_F32 ? nl->kind->f32 : nl->kind->f64;
@@ -530,23 +529,13 @@ sd_status sd_net_backward(const sd_net *net, sd_net_ws *ws, const sd_net_batch *
 
 double sd_net_flops(const sd_net *net, int tokens, bool training) {
     const sd_config *c = &net->cfg;
-    double d = c->d_model, f = 0, pairs = c->causal ? (tokens + 1) / 2.0 : tokens;
+    double d = c->d_model, f = 0;
     for (int l = 0; l < c->n_layer; l++) {
         const sd_layer_cfg *lc = &c->layer[l];
         const net_layer *nl = &net->layer[l];
-        double h = lc->n_head, dv = lc->d_v;
         f += 2 * d * (double)nl->np + 2 * (double)nl->attn_width * d;
         f += 2 * d * c->d_ff * (c->gated_mlp ? 3 : 2);
-        if (nl->kind->recurrent) {
-            if (nl->has[SD_SLOT_Q])
-                f += 4 * h * lc->d_qk * (dv + 1);
-            else
-                f += 2 * h * dv;
-            continue;
-        }
-        double w = nl->has[SD_SLOT_Q] ? lc->d_qk * (strcmp(lc->kind, "sd") == 0 ? 2.0 : 1.0) : 0;
-        w += (nl->has[SD_SLOT_A] ? 2.0 * lc->planes : 0) + (nl->has[SD_SLOT_F] ? lc->f_rank : 0);
-        f += 2 * pairs * h * (w + dv);
+        f += nl->kind->flops(lc, sd_attn_mean_keys(lc, c->causal, (size_t)tokens));
     }
     if (c->has_head)
         f += 2 * d * c->vocab + (c->mlm_head ? 2 * d * d : 0);

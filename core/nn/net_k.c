@@ -86,6 +86,7 @@ static void set_layer(pass *p, int l) {
     a->planes = lc->planes;
     a->f_rank = lc->f_rank;
     a->causal = p->c->causal;
+    a->window = sd_attn_window(lc);
     a->scale = lc->scale;
     a->options = lc->options;
     a->ld = p->nl->ld;
@@ -93,8 +94,8 @@ static void set_layer(pass *p, int l) {
     memcpy(a->has, p->nl->has, sizeof a->has);
     a->proj = p->lb->proj;
     a->dval = p->nl->has[SD_SLOT_U] ? p->lb->dval : NULL;
-    a->diag = p->nl->kind->needs_diag ? par(p, l, SD_ROLE_DIAG) : NULL;
-    a->fl = p->nl->kind->needs_fl ? par(p, l, SD_ROLE_FL) : NULL;
+    a->diag = par(p, l, SD_ROLE_DIAG);
+    a->fl = par(p, l, SD_ROLE_FL);
     a->o = p->lb->att;
     a->lse = p->lb->lse;
 }
@@ -320,29 +321,49 @@ static sd_status to_f32(const pass *p, const real *x, size_t n, size_t ld, float
     return SD_OK;
 }
 
+/* δ of the scores' diagonal: −d of S–D, or the head's own number. */
+static sd_status capture_delta(const pass *p, float **d, float **delta, sd_err *err) {
+    size_t h = (size_t)p->lc->n_head, n = p->n * h;
+    const real *diag = p->args.diag;
+    bool minus = p->nl->kind->diagonal == SD_SCORE_DIAG_REPLACE;
+    if (!diag && !p->nl->has[SD_SLOT_U])
+        return SD_OK;
+    if (!(*delta = sd_alloc_raw(n, sizeof **delta, err)))
+        return SD_ENOMEM;
+    if (p->nl->has[SD_SLOT_U]) {
+        SD_TRY(to_f32(p, p->lb->dval, h, h, d, err));
+        for (size_t i = 0; i < n; i++)
+            (*delta)[i] = -(*d)[i];
+        return SD_OK;
+    }
+    if (minus && !(*d = sd_alloc_raw(n, sizeof **d, err)))
+        return SD_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        (*delta)[i] = (float)diag[i % h];
+        if (minus)
+            (*d)[i] = -(*delta)[i];
+    }
+    return SD_OK;
+}
+
+static sd_status capture_weights(const pass *p, double **fl, sd_err *err) {
+    const real *w = p->args.fl;
+    size_t n = (size_t)p->lc->n_head * (size_t)p->lc->f_rank;
+    if (!w)
+        return SD_OK;
+    if (!(*fl = sd_alloc_raw(n, sizeof **fl, err)))
+        return SD_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        (*fl)[i] = (double)w[i];
+    return SD_OK;
+}
+
 static sd_status capture(const pass *p, const sd_forward_opts *opts, sd_err *err) {
     const sd_layer_cfg *lc = p->lc;
     const net_layer *nl = p->nl;
-    const real *proj = p->lb->proj;
-    size_t h = (size_t)lc->n_head, kv = (size_t)lc->n_kv_head;
-    float *x = NULL, *q = NULL, *k = NULL, *v = NULL, *d = NULL;
+    float *x = NULL, *slot[SD_SLOT_COUNT] = {NULL}, *d = NULL, *delta = NULL;
+    double *fl = NULL;
     sd_status st = SD_OK;
-    SD_GO(st, out, to_f32(p, attn_in(p), p->d, p->d, &x, err));
-    if (nl->has[SD_SLOT_Q]) {
-        size_t w = (size_t)lc->d_qk;
-        SD_GO(st, out, to_f32(p, proj + nl->off[SD_SLOT_Q], h * w, nl->ld, &q, err));
-        SD_GO(st, out, to_f32(p, proj + nl->off[SD_SLOT_K], kv * w, nl->ld, &k, err));
-    }
-    SD_GO(st, out, to_f32(p, proj + nl->off[SD_SLOT_V], kv * (size_t)lc->d_v, nl->ld, &v, err));
-    if (nl->has[SD_SLOT_U]) {
-        SD_GO(st, out, to_f32(p, p->lb->dval, h, h, &d, err));
-    } else if (p->args.diag && strcmp(lc->kind, "sd") == 0) {
-        st = SD_ENOMEM;
-        if (!(d = sd_alloc_raw(p->n * h, sizeof *d, err)))
-            goto out;
-        for (size_t i = 0; i < p->n * h; i++)
-            d[i] = (float)-((const real *)p->args.diag)[i % h];
-    }
     sd_capture c = {.layer = p->l,
                     .batch = p->b->batch,
                     .tokens = p->b->tokens,
@@ -353,18 +374,33 @@ static sd_status capture(const pass *p, const sd_forward_opts *opts, sd_err *err
                     .d_model = p->c->d_model,
                     .scale = lc->scale,
                     .kind = lc->kind,
-                    .x = x,
-                    .q = q,
-                    .k = k,
-                    .v = v,
-                    .d = d};
+                    .cfg = lc,
+                    .slots = {.rows = p->n, .d_model = p->d}};
+    SD_GO(st, out, to_f32(p, attn_in(p), p->d, p->d, &x, err));
+    for (int k = 0; k < nl->n_part; k++) {
+        const net_part *t = &nl->part[k];
+        SD_GO(st, out,
+              to_f32(p, (const real *)p->lb->proj + t->col, t->n, nl->ld, &slot[t->slot], err));
+        c.slots.at[t->slot].f32 = slot[t->slot];
+        c.slots.at[t->slot].ld = t->n;
+    }
+    SD_GO(st, out, capture_delta(p, &d, &delta, err));
+    SD_GO(st, out, capture_weights(p, &fl, err));
+    c.x = x;
+    c.q = slot[SD_SLOT_Q];
+    c.k = slot[SD_SLOT_K];
+    c.v = slot[SD_SLOT_V];
+    c.d = d;
+    c.delta = delta;
+    c.slots.fl = fl;
     st = opts->capture(opts->capture_ctx, &c, err);
 out:
     sd_free(x);
-    sd_free(q);
-    sd_free(k);
-    sd_free(v);
+    for (int s = 0; s < SD_SLOT_COUNT; s++)
+        sd_free(slot[s]);
     sd_free(d);
+    sd_free(delta);
+    sd_free(fl);
     return st;
 }
 

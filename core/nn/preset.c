@@ -4,6 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "nn/attn.h"
 #include "nn/family.h"
 
 static const sd_preset presets[] = {
@@ -59,8 +60,11 @@ sd_status sd_preset_config(const sd_preset *p, const char *family, const char *k
     out->mlp_bias = true;
     out->embed_scale = norm == SD_NORM_NONE ? sqrt((double)p->d_model) : 1.0;
     out->d_floor = 1e-4;
-    double width = strcmp(kind, "sd") == 0 ? 2.0 * p->d_head : p->d_head;
-    sd_family_layers(out, kind, p->n_head, p->n_head, p->d_head, p->d_head, 1.0 / sqrt(width));
+    sd_family_layers(out, kind, p->n_head, p->n_head, p->d_head, p->d_head, 1.0);
+    for (int l = 0; l < out->n_layer; l++) {
+        sd_attn_normalize(&out->layer[l]);
+        out->layer[l].scale = sd_attn_fresh_scale(&out->layer[l]);
+    }
     sd_status st = sd_config_check(out, err);
     if (st != SD_OK)
         sd_config_free(out);

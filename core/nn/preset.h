@@ -15,8 +15,8 @@ const sd_preset *sd_preset_at(size_t i); /* NULL past the end */
 const sd_preset *sd_preset_find(const char *name);
 
 /* A config for sd_model_new. family "sd" (any kind, with or without norm) or "gpt2" (layer norm);
- * kind "sd" or "softmax"; norm none or layer. Tied embeddings, learned positions, exact GELU, MLP
- * of 4D, α = 1/√(2d) or c = 1/√d. Without norm the embeddings are multiplied by √D on input, so
+ * norm none or layer. Tied embeddings, learned positions, exact GELU, MLP
+ * of 4D, the kind's own fresh scale. Without norm the embeddings are multiplied by √D on input, so
  * that the residual stream starts at unit size as layer norm would make it. */
 sd_status sd_preset_config(const sd_preset *p, const char *family, const char *kind, sd_norm norm,
                            sd_config *out, sd_err *err);

@@ -41,19 +41,85 @@ static float dot_f32(size_t n, const float *a, const float *b) {
     return s;
 }
 
-/* l (n, n): S − sign·D of an S–D head, or the plain head c·q_i·k_j (skew = false). */
-static void scores(size_t n, size_t d, const float *q, size_t ldq, const float *k, size_t ldk,
-                   float scale, bool skew, const float *diag, size_t ldd, float sign, float *l) {
+/* One head's scores by factors in f32 (nn/attn.h), and what its row of the capture says. */
+typedef struct factors {
+    const sd_attn_kind *kind;
+    size_t n, r, f; // tokens; widths of the terms
+    float scale, f_scale;
+    float *qr, *kr, *qf, *kf; // (N, r), (N, f)
+    const float *delta;       // element i at delta[i * ldd]; NULL: 0
+    size_t ldd;
+} factors;
+
+static void factors_free(factors *x) {
+    sd_free(x->qr);
+    sd_free(x->kr);
+    sd_free(x->qf);
+    sd_free(x->kf);
+}
+
+static sd_status term(const sd_capture *c, const sd_attn_term *t, int head, size_t w, float **q,
+                      float **k, sd_err *err) {
+    size_t n = c->slots.rows * w;
+    *q = sd_alloc(n + 1, sizeof **q, err);
+    *k = sd_alloc(n + 1, sizeof **k, err);
+    double *x = sd_alloc(2 * n + 1, sizeof *x, err);
+    if (!*q || !*k || !x) {
+        sd_free(x);
+        return SD_ENOMEM;
+    }
+    sd_attn_term_factors(c->cfg, t, &c->slots, head, x, x + n);
+    for (size_t i = 0; i < n; i++) {
+        (*q)[i] = (float)x[i];
+        (*k)[i] = (float)x[n + i];
+    }
+    sd_free(x);
+    return SD_OK;
+}
+
+static sd_status factors_of(const sd_capture *c, int head, factors *x, sd_err *err) {
+    const sd_attn_kind *k = sd_attn_of(c->cfg);
+    *x = (factors){.kind = k,
+                   .n = (size_t)c->tokens,
+                   .r = sd_attn_term_width(c->cfg, &k->routing),
+                   .f = sd_attn_term_width(c->cfg, &k->filtering),
+                   .scale = (float)sd_attn_term_scale(c->cfg, &k->routing),
+                   .f_scale = (float)sd_attn_term_scale(c->cfg, &k->filtering),
+                   .delta = c->delta ? c->delta + head : NULL,
+                   .ldd = (size_t)c->n_head};
+    SD_TRY(term(c, &k->routing, head, x->r, &x->qr, &x->kr, err));
+    return term(c, &k->filtering, head, x->f, &x->qf, &x->kf, err);
+}
+
+/* l (n, n): the head's M with its diagonal times sign. A product is formed as one, so that it can
+ * fail to be skew; the routing of the others term by term, none mirrored. */
+static void scores(const factors *x, sd_attn_algebra algebra, size_t n, float sign, float *l) {
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++) {
-            float s = dot_f32(d, q + i * ldq, k + j * ldk);
-            if (skew)
-                s -= dot_f32(d, k + i * ldk, q + j * ldq);
-            s *= scale;
-            if (skew && i == j)
-                s = diag ? -sign * diag[i * ldd] : 0;
+            size_t r = x->r, f = x->f;
+            float s = dot_f32(r, x->qr + i * r, x->kr + j * r);
+            if (algebra == SD_SCORES_PRODUCT) {
+                s *= x->scale;
+            } else {
+                s -= dot_f32(r, x->kr + i * r, x->qr + j * r);
+                s *= 0.5f * x->scale;
+                if (f)
+                    s += 0.5f * x->f_scale *
+                         (dot_f32(f, x->qf + i * f, x->kf + j * f) +
+                          dot_f32(f, x->kf + i * f, x->qf + j * f));
+            }
+            float d = i == j && x->delta ? sign * x->delta[i * x->ldd] : 0;
+            if (i == j && x->kind->diagonal != SD_SCORE_DIAG_PLAIN)
+                s = x->kind->diagonal == SD_SCORE_DIAG_REPLACE ? d : s + d;
             l[i * n + j] = s;
         }
+}
+
+/* The control: the routing's factors as a plain head, c·Q_R K_Rᵀ with half the factor. */
+static void plain_scores(const factors *x, size_t n, float *l) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++)
+            l[i * n + j] = 0.5f * x->scale * dot_f32(x->r, x->qr + i * x->r, x->kr + j * x->r);
 }
 
 static void structural(size_t n, const float *l, test_row *r) {
@@ -113,39 +179,64 @@ out:
     return st;
 }
 
+/* S + D and the plain head, put to the same tests (METHOD §6c). */
+static sd_status controls(const factors *x, sd_attn_algebra algebra, double min_d, float *l,
+                          test_row *r, int *at, sd_err *err) {
+    size_t m = x->n < CONTROL_TOKENS ? x->n : CONTROL_TOKENS;
+    int i = *at;
+    scores(x, algebra, m, -1, l);
+    r[i].test = "control S+D structural";
+    r[i].expect = 0;
+    structural(m, l, &r[i++]);
+    r[i].test = "control S+D spectral";
+    r[i].expect = 0;
+    SD_TRY(spectral(m, l, min_d, &r[i++], err));
+    plain_scores(x, m, l);
+    r[i].test = "control plain structural";
+    r[i].expect = 0;
+    structural(m, l, &r[i++]);
+    r[i].test = "control plain spectral";
+    SD_TRY(spectral(m, l, 0, &r[i], err));
+    r[i].expect = r[i].value > r[i].bound ? 0 : -1;
+    *at = i + 1;
+    return SD_OK;
+}
+
 static sd_status stab_head(void *ctx, size_t h, int worker, sd_err *err) {
     (void)worker;
     stab_job *j = ctx;
     const sd_capture *c = j->c;
-    bool sd = !strcmp(c->kind, "sd");
-    size_t n = (size_t)c->tokens, d = (size_t)c->d_qk;
-    size_t ldq = (size_t)c->n_head * d, ldk = (size_t)c->n_kv_head * d;
-    const float *q = c->q + h * d, *k = c->k + h / (size_t)(c->n_head / c->n_kv_head) * d;
-    const float *diag = sd && c->d ? c->d + h : NULL;
-    size_t ldd = (size_t)c->n_head;
-    float scale = (float)c->scale;
+    bool sd = sd_attn_is_skew(c->cfg);
+    sd_attn_algebra algebra = sd_attn_algebra_of(c->cfg);
+    size_t n = (size_t)c->tokens;
     test_row *r = j->row + h * TESTS;
-    double min_d = diag ? HUGE_VAL : 0;
-    for (size_t i = 0; diag && i < n; i++)
-        min_d = fmin(min_d, diag[i * ldd]);
-    float *l = sd_alloc_raw(n * n + 1, sizeof *l, err);
-    if (!l)
-        return SD_ENOMEM;
-    sd_status st = SD_OK;
+    factors x;
+    sd_status st = factors_of(c, (int)h, &x, err);
+    float *l = NULL;
+    if (st != SD_OK)
+        goto out;
+    bool has_d = false;
+    double min_d = sd && x.delta ? HUGE_VAL : 0;
+    for (size_t i = 0; sd && x.delta && i < n; i++) {
+        min_d = fmin(min_d, -x.delta[i * x.ldd]);
+        has_d |= x.delta[i * x.ldd] != 0;
+    }
+    if (!(l = sd_alloc_raw(n * n + 1, sizeof *l, err))) {
+        st = SD_ENOMEM;
+        goto out;
+    }
     for (int t = 0; t < TESTS; t++)
         r[t] = (test_row){.layer = c->layer, .head = (int)h, .expect = -1};
-    scores(n, d, q, ldq, k, ldk, scale, sd, diag, ldd, 1, l);
+    scores(&x, algebra, n, 1, l);
     size_t at = sd_first_nonfinite_f32(l, n * n);
+    int i = 0;
+    r[i].test = "structural";
+    r[i].expect = sd && !has_d ? -1 : sd; // without D there is no L_ii < 0 to promise
     if (at < n * n) {
-        r[0].test = "structural";
-        r[0].expect = sd;
         r[0].value = NAN;
         j->n_row[h] = 1;
         goto out;
     }
-    int i = 0;
-    r[i].test = "structural";
-    r[i].expect = sd;
     structural(n, l, &r[i++]);
     r[i].test = "spectral";
     r[i].expect = sd ? 1 : -1;
@@ -153,26 +244,11 @@ static sd_status stab_head(void *ctx, size_t h, int worker, sd_err *err) {
     if (!sd) // whose max Re λ exceeds the tolerance must fail: said, and checked by `value`
         r[i].expect = !(r[i].value > r[i].bound) ? -1 : 0;
     i++;
-    if (sd) {
-        size_t m = n < CONTROL_TOKENS ? n : CONTROL_TOKENS;
-        scores(m, d, q, ldq, k, ldk, scale, true, diag, ldd, -1, l);
-        r[i].test = "control S+D structural";
-        r[i].expect = 0;
-        structural(m, l, &r[i++]);
-        r[i].test = "control S+D spectral";
-        r[i].expect = 0;
-        SD_GO(st, out, spectral(m, l, min_d, &r[i++], err));
-        scores(m, d, q, ldq, k, ldk, scale, false, NULL, 0, 0, l);
-        r[i].test = "control plain structural";
-        r[i].expect = 0;
-        structural(m, l, &r[i++]);
-        r[i].test = "control plain spectral";
-        SD_GO(st, out, spectral(m, l, 0, &r[i], err));
-        r[i].expect = r[i].value > r[i].bound ? 0 : -1;
-        i++;
-    }
+    if (has_d)
+        SD_GO(st, out, controls(&x, algebra, min_d, l, r, &i, err));
     j->n_row[h] = i;
 out:
+    factors_free(&x);
     sd_free(l);
     return st;
 }
@@ -212,8 +288,8 @@ static sd_status on_capture(void *ctx, const sd_capture *c, sd_err *err) {
     stab_state *s = ctx;
     sd_run_progress(s->run, "stability", c->layer, s->n_layer);
     SD_TRY(sd_check_cancel(err));
-    bool sd = !strcmp(c->kind, "sd");
-    if ((!sd && strcmp(c->kind, "softmax") != 0) || !c->q || !c->k) {
+    bool sd = sd_attn_is_skew(c->cfg);
+    if (sd_attn_algebra_of(c->cfg) == SD_SCORES_NONE) {
         s->skipped++;
         return SD_OK;
     }
@@ -294,9 +370,7 @@ sd_status sd_stability(sd_model *m, const int32_t *ids, size_t n, const sd_run *
                             "standard heads promise nothing: structural must fail, and spectral "
                             "wherever max Re λ exceeds the tolerance"));
     if (s.skipped)
-        SD_GO(st, fail,
-              sd_table_note(t, err, "%d layers of other attention kinds have no L to test",
-                            s.skipped));
+        SD_GO(st, fail, sd_table_note(t, err, "%d layers have no scores: no L to test", s.skipped));
     SD_GO(st, fail,
           sd_table_note(t, err, "%s: %d of %d rows behave as they must", s.bad ? "NOT OK" : "ok",
                         s.rows - s.bad, s.rows));

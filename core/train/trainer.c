@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/rng.h"
+#include "nn/attn.h"
 #include "num/blas.h"
 #include "spectral/spectral.h"
 #include "train/internal.h"
@@ -228,7 +229,7 @@ static sd_status measure(state *s, sd_err *err) {
     sd_status st;
     bool any_sd = false;
     for (int l = 0; l < sd_model_config(s->m)->n_layer; l++)
-        any_sd |= strcmp(sd_model_config(s->m)->layer[l].kind, "sd") == 0;
+        any_sd |= sd_attn_is_skew(&sd_model_config(s->m)->layer[l]);
     SD_GO(st, done, sd_net_store(s->net, s->m, err));
     sd_probe_opts p = {.ctx = o->ctx,
                        .max_seqs = o->measure_seqs,

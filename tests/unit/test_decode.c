@@ -65,17 +65,17 @@ static const struct {
              {"sd", "softmax=none"},    {"sd", "diag=scalar"},
              {"elu1", "features=skew"}, {"elu1", ""},
              {"bilinear", ""},          {"uniform", ""},
-             {"potential", ""},         {"potential", "diag=input"}};
+             {"potential", ""},         {"potential", "diag=input"},
+             {"window", "window=9"},    {"sd", "window=33"}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static void set_kind(sd_layer_cfg *lc, int k) {
     strcpy(lc->kind, kinds[k].kind);
     strcpy(lc->options, kinds[k].options);
-    bool free_of_qk = strcmp(lc->kind, "bilinear") == 0 || strcmp(lc->kind, "uniform") == 0 ||
-                      strcmp(lc->kind, "potential") == 0;
-    lc->d_qk = free_of_qk ? 0 : 4;
-    lc->planes = strcmp(lc->kind, "bilinear") == 0 ? 3 : 0;
-    lc->f_rank = strcmp(lc->kind, "bilinear") == 0 ? 2 : 0;
+    lc->d_qk = 4;
+    lc->planes = 3;
+    lc->f_rank = 2;
+    sd_attn_normalize(lc);
 }
 
 /* Every kind beside every other, in f64. */

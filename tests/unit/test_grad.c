@@ -129,21 +129,18 @@ static void check(const char *what, sd_config *c, options o) {
 
 static void test_kinds(void **state) {
     (void)state;
-    static const char *kinds[] = {"softmax", "sd", "elu1", "uniform", "bilinear", "potential"};
-    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    for (size_t k = 0; sd_attn_at(k); k++) {
+        const sd_attn_kind *kind = sd_attn_at(k);
         for (int variant = 0; variant < 4; variant++) {
             sd_config c;
-            test_config(&c, kinds[k]);
+            test_config(&c, kind->name);
             for (int l = 0; l < 2; l++) {
-                if (strcmp(kinds[k], "bilinear") == 0) {
-                    c.layer[l].planes = 2 + l;
-                    c.layer[l].f_rank = 3;
-                    c.layer[l].d_qk = 0;
-                }
-                if (strcmp(kinds[k], "uniform") == 0 || strcmp(kinds[k], "potential") == 0)
-                    c.layer[l].d_qk = 0;
+                c.layer[l].planes = 2 + l;
+                c.layer[l].f_rank = 3;
+                sd_attn_normalize(&c.layer[l]);
+                sd_attn_least_options(kind, c.layer[l].options, sizeof c.layer[l].options);
             }
-            options o = {.batch = 2, .kinks = strcmp(kinds[k], "elu1") == 0};
+            options o = {.batch = 2, .kinks = strcmp(kind->name, "elu1") == 0};
             if (variant == 1) { /* one token */
                 o.tokens = 1;
                 c.norm = SD_NORM_LAYER;
@@ -161,7 +158,7 @@ static void test_kinds(void **state) {
                 o.holes = true;
             }
             char what[64];
-            snprintf(what, sizeof what, "%s, variant %d", kinds[k], variant);
+            snprintf(what, sizeof what, "%s, variant %d", kind->name, variant);
             check(what, &c, o);
         }
     }
@@ -182,6 +179,15 @@ static void test_sd_options(void **state) {
     strcpy(c.layer[0].options, "diag=none");
     c.causal = false;
     check("sd, no diagonal, full", &c, (options){0});
+    test_config(&c, "sd");
+    strcpy(c.layer[0].options, "window=9 softmax=none");
+    strcpy(c.layer[1].options, "window=40 diag=scalar");
+    check("sd, windows", &c, (options){.tokens = 70, .batch = 1, .size = 0.2});
+    test_config(&c, "window");
+    strcpy(c.layer[0].options, "window=5");
+    strcpy(c.layer[1].options, "window=70");
+    c.layer[1].n_kv_head = 1;
+    check("windows", &c, (options){.tokens = 131, .batch = 1, .size = 0.3});
     test_config(&c, "elu1");
     strcpy(c.layer[0].options, "features=skew");
     strcpy(c.layer[1].options, "features=skew");

@@ -972,11 +972,9 @@ static void healing(void **state) {
             sd_layer_cfg lc = sd_model_config(m)->layer[1];
             snprintf(lc.kind, sizeof lc.kind, "%s", kind);
             bool bilinear = strcmp(kind, "bilinear") == 0;
-            if (strcmp(kind, "uniform") == 0 || strcmp(kind, "potential") == 0 || bilinear)
-                lc.d_qk = 0;
-            lc.planes = bilinear ? 3 : 0;
-            lc.f_rank = bilinear ? 2 : 0;
-            lc.options[0] = '\0';
+            lc.planes = 3;
+            lc.f_rank = 2;
+            sd_attn_least_options(sd_attn_at(k), lc.options, sizeof lc.options);
             OK(sd_model_set_layer_cfg(m, 1, &lc, &err));
             if (bilinear)
                 for (sd_role r = SD_ROLE_RA; r <= SD_ROLE_FL; r++)
