@@ -62,8 +62,11 @@ sd_status sd_preset_config(const sd_preset *p, const char *family, const char *k
     out->d_floor = 1e-4;
     sd_family_layers(out, kind, p->n_head, p->n_head, p->d_head, p->d_head, 1.0);
     for (int l = 0; l < out->n_layer; l++) {
-        sd_attn_normalize(&out->layer[l]);
-        out->layer[l].scale = sd_attn_fresh_scale(&out->layer[l]);
+        sd_layer_cfg *lc = &out->layer[l];
+        if (sd_attn_of(lc))
+            sd_attn_least_options(sd_attn_of(lc), lc->options, sizeof lc->options);
+        sd_attn_normalize(lc);
+        lc->scale = sd_attn_fresh_scale(lc);
     }
     sd_status st = sd_config_check(out, err);
     if (st != SD_OK)

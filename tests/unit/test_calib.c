@@ -16,8 +16,12 @@ static sd_model *make(const char *first, const char *second) {
     memset(&c, 0, sizeof c);
     OK(sd_preset_config(&p, "sd", first, SD_NORM_LAYER, &c, &err));
     for (int l = 0; l < 2; l++) {
-        strcpy(c.layer[l].kind, l ? second : first);
-        c.layer[l].scale = 0.2;
+        sd_layer_cfg *lc = &c.layer[l];
+        strcpy(lc->kind, l ? second : first);
+        lc->d_qk = lc->d_v;
+        sd_attn_least_options(sd_attn_of(lc), lc->options, sizeof lc->options);
+        sd_attn_normalize(lc);
+        lc->scale = 0.2;
     }
     OK(sd_config_check(&c, &err));
     OK(sd_model_new(&c, 3, &m, &err));
