@@ -4,24 +4,19 @@
 #include <string.h>
 
 #include "host/api.h"
-#include "nn/net.h"
+#include "train/trainer.h"
 
 struct sd_api_trainer {
-    sd_net *net;
-    sd_net_ws *ws;
-    float *grad, *m1, *m2;
-    int64_t steps;
-    int batch, tokens;
+    sd_learner *l;
+    bool *chosen;      /* (n_slices) */
+    int batch, tokens; /* the largest */
 };
 
 void sd_api_trainer_free(sd_api_trainer *t) {
     if (!t)
         return;
-    sd_net_ws_free(t->ws);
-    sd_net_free(t->net);
-    sd_free(t->grad);
-    sd_free(t->m1);
-    sd_free(t->m2);
+    sd_learner_free(t->l);
+    sd_free(t->chosen);
     sd_free(t);
 }
 
@@ -39,11 +34,11 @@ static sd_htrain *h_train_new(sd_call *c, sd_hmodel *m, int32_t batch, int32_t t
     t->batch = batch;
     t->tokens = tokens;
     sd_net_plan plan = {
-        .batch = batch, .tokens = tokens, .threads = c->s->run.threads, .backward = true};
+        .batch = batch, .tokens = tokens, .threads = sd_run_threads(&c->s->run), .backward = true};
     sd_handle *out = NULL;
-    if (sd_net_new(h->u.model, SD_F32, &t->net, &c->err) == SD_OK &&
-        sd_net_ws_new(t->net, &plan, &t->ws, &c->err) == SD_OK &&
-        (t->grad = sd_alloc(sd_net_size(t->net), sizeof(float), &c->err)) != NULL &&
+    if (sd_learner_new(h->u.model, SD_F32, &plan, &t->l, &c->err) == SD_OK &&
+        (t->chosen = sd_alloc(sd_net_n_slices(sd_learner_net(t->l)), sizeof *t->chosen, &c->err)) !=
+            NULL &&
         (out = sd_api_new(c, H_TRAIN)) != NULL) {
         out->u.train = t;
         return (sd_htrain *)out;
@@ -59,31 +54,32 @@ static sd_api_trainer *train_of(sd_call *c, const sd_htrain *t) {
 
 static size_t h_train_size(sd_call *c, sd_htrain *p) {
     sd_api_trainer *t = train_of(c, p);
-    return t ? sd_net_size(t->net) : 0;
+    return t ? sd_net_size(sd_learner_net(t->l)) : 0;
 }
 
 static float *h_train_params(sd_call *c, sd_htrain *p) {
     sd_api_trainer *t = train_of(c, p);
-    return t ? sd_net_params(t->net) : NULL;
+    return t ? sd_net_params(sd_learner_net(t->l)) : NULL;
 }
 
 static float *h_train_grad(sd_call *c, sd_htrain *p) {
     sd_api_trainer *t = train_of(c, p);
-    return t ? t->grad : NULL;
+    return t ? sd_learner_grad(t->l) : NULL;
 }
 
 static size_t h_train_n_slices(sd_call *c, sd_htrain *p) {
     sd_api_trainer *t = train_of(c, p);
-    return t ? sd_net_n_slices(t->net) : 0;
+    return t ? sd_net_n_slices(sd_learner_net(t->l)) : 0;
 }
 
 static int h_train_slice(sd_call *c, sd_htrain *p, size_t i, sd_hslice *out) {
     sd_api_trainer *t = train_of(c, p);
     if (!t)
         return c->err.code;
-    if (i >= sd_net_n_slices(t->net))
-        return sd_api_fail(c, SD_EINVAL, "slice %zu of %zu", i, sd_net_n_slices(t->net));
-    const sd_net_slice *s = sd_net_slice_at(t->net, i);
+    if (i >= sd_net_n_slices(sd_learner_net(t->l)))
+        return sd_api_fail(c, SD_EINVAL, "slice %zu of %zu", i,
+                           sd_net_n_slices(sd_learner_net(t->l)));
+    const sd_net_slice *s = sd_net_slice_at(sd_learner_net(t->l), i);
     sd_hslice v = {
         .layer = s->layer, .offset = (int64_t)s->offset, .n = (int64_t)s->n, .decay = s->decay};
     snprintf(v.role, sizeof v.role, "%s", sd_role_name(s->role));
@@ -93,7 +89,7 @@ static int h_train_slice(sd_call *c, sd_htrain *p, size_t i, sd_hslice *out) {
 
 static bool train_batch(sd_call *c, const sd_api_trainer *t, const int32_t *ids,
                         const int32_t *targets, int32_t batch, int32_t tokens, sd_net_batch *out) {
-    int vocab = sd_net_config(t->net)->vocab;
+    int vocab = sd_net_config(sd_learner_net(t->l))->vocab;
     if (!ids || !targets || batch < 1 || tokens < 1 || batch > t->batch || tokens > t->tokens) {
         sd_api_fail(c, SD_EINVAL, "a batch of %d x %d tokens; the trainer was made for %d x %d",
                     batch, tokens, t->batch, t->tokens);
@@ -124,7 +120,8 @@ static int h_train_loss(sd_call *c, sd_htrain *p, const int32_t *ids, const int3
     double sum = 0;
     int64_t count = 0;
     if (!t || !train_batch(c, t, ids, targets, batch, tokens, &b) ||
-        sd_net_loss(t->net, t->ws, &b, &sum, &count, NULL, &c->err) != SD_OK)
+        sd_net_loss(sd_learner_net(t->l), sd_learner_ws(t->l), &b, &sum, &count, NULL, &c->err) !=
+            SD_OK)
         return c->err.code;
     return train_result(c, sum, count, loss);
 }
@@ -132,7 +129,7 @@ static int h_train_loss(sd_call *c, sd_htrain *p, const int32_t *ids, const int3
 static void h_train_zero(sd_call *c, sd_htrain *p) {
     sd_api_trainer *t = train_of(c, p);
     if (t)
-        memset(t->grad, 0, sd_net_size(t->net) * sizeof *t->grad);
+        sd_learner_zero(t->l);
 }
 
 static int h_train_backward(sd_call *c, sd_htrain *p, const int32_t *ids, const int32_t *targets,
@@ -147,8 +144,8 @@ static int h_train_backward(sd_call *c, sd_htrain *p, const int32_t *ids, const 
         scored += targets[i] >= 0;
     if (scored == 0)
         return train_result(c, 0, 0, loss);
-    if (sd_net_backward(t->net, t->ws, &b, scale / (double)scored, t->grad, &sum, &count, NULL,
-                        &c->err) != SD_OK)
+    if (sd_learner_backward(t->l, &b, scale / (double)scored, &c->s->run, &sum, &count, NULL,
+                            &c->err) != SD_OK)
         return c->err.code;
     return train_result(c, sum, count, loss);
 }
@@ -159,54 +156,22 @@ static int h_train_step(sd_call *c, sd_htrain *p, const sd_hadamw *o, const unsi
         return c->err.code;
     if (!o || o->struct_size < sizeof *o)
         return sd_api_fail(c, SD_EINVAL, "train_step: struct_size is not set");
-    if (!(isfinite(o->lr) && o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1 &&
-          o->eps > 0 && isfinite(o->weight_decay)))
-        return sd_api_fail(c, SD_EINVAL, "train_step: lr %g, betas %g %g, eps %g, decay %g", o->lr,
-                           o->beta1, o->beta2, o->eps, o->weight_decay);
-    size_t size = sd_net_size(t->net), n = sd_net_n_slices(t->net);
-    if (!t->m1)
-        t->m1 = sd_alloc(size, sizeof(float), &c->err);
-    if (!t->m2)
-        t->m2 = sd_alloc(size, sizeof(float), &c->err);
-    if (!t->m1 || !t->m2)
-        return SD_ENOMEM;
-    double norm2 = 0;
-    for (size_t s = 0; s < n; s++) {
-        const sd_net_slice *y = sd_net_slice_at(t->net, s);
-        if (mask && !mask[s])
-            continue;
-        double part = 0;
-        for (size_t i = 0; i < y->n; i++)
-            part += (double)t->grad[y->offset + i] * t->grad[y->offset + i];
-        if (!isfinite(part))
-            return sd_api_fail(c, SD_ENUMERIC, "the gradient of %s is not finite", y->name);
-        norm2 += part;
-    }
-    double norm = sqrt(norm2), gs = o->clip > 0 && norm > o->clip ? o->clip / norm : 1;
-    t->steps++;
-    double c1 = 1 - pow(o->beta1, (double)t->steps), c2 = 1 - pow(o->beta2, (double)t->steps);
-    float *w = sd_net_params(t->net);
-    for (size_t s = 0; s < n; s++) {
-        const sd_net_slice *y = sd_net_slice_at(t->net, s);
-        if (mask && !mask[s])
-            continue;
-        double wd = y->decay ? o->lr * o->weight_decay : 0;
-        for (size_t i = y->offset; i < y->offset + y->n; i++) {
-            double g = gs * t->grad[i];
-            double a = o->beta1 * t->m1[i] + (1 - o->beta1) * g;
-            double b = o->beta2 * t->m2[i] + (1 - o->beta2) * g * g;
-            t->m1[i] = (float)a;
-            t->m2[i] = (float)b;
-            w[i] = (float)(w[i] - wd * w[i] - o->lr * (a / c1) / (sqrt(b / c2) + o->eps));
-        }
-    }
-    return 0;
+    if (!isfinite(o->lr) || isnan(o->clip))
+        return sd_api_fail(c, SD_EINVAL, "train_step: lr %g, clip %g", o->lr, o->clip);
+    sd_adamw a = {o->beta1, o->beta2, o->eps, o->weight_decay};
+    if (sd_adamw_check(&a, &c->err) != SD_OK)
+        return c->err.code;
+    size_t n = sd_net_n_slices(sd_learner_net(t->l));
+    for (size_t i = 0; mask && i < n; i++)
+        t->chosen[i] = mask[i];
+    sd_learner_choose(t->l, mask ? t->chosen : NULL);
+    return sd_learner_update(t->l, &a, o->lr, o->clip, NULL, &c->err);
 }
 
 static int h_train_store(sd_call *c, sd_htrain *p, sd_hmodel *m) {
     sd_api_trainer *t = train_of(c, p);
     sd_handle *h = t ? sd_api_writable(c, m) : NULL;
-    return h ? (int)sd_net_store(t->net, h->u.model, &c->err) : (int)c->err.code;
+    return h ? (int)sd_net_store(sd_learner_net(t->l), h->u.model, &c->err) : (int)c->err.code;
 }
 
 static void h_train_release(sd_call *c, sd_htrain *t) {

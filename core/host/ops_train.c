@@ -313,40 +313,10 @@ static void draw_live(void *ctx, const sd_table *cascade) {
 
 static void read_opts(const sd_host *host, sd_call *c, sd_train_opts *o) {
     sd_train_defaults(o);
-    const struct {
-        const char *name;
-        int64_t *v64;
-        int *v;
-        double *d;
-    } a[] = {{"steps", &o->steps, NULL, NULL},
-             {"warmup", &o->warmup, NULL, NULL},
-             {"eval_every", &o->eval_every, NULL, NULL},
-             {"eval_tokens", &o->eval_tokens, NULL, NULL},
-             {"measure_every", &o->measure_every, NULL, NULL},
-             {"save_every", &o->save_every, NULL, NULL},
-             {"batch", NULL, &o->batch, NULL},
-             {"ctx", NULL, &o->ctx, NULL},
-             {"accum", NULL, &o->accum, NULL},
-             {"measure_seqs", NULL, &o->measure_seqs, NULL},
-             {"measure_draws", NULL, &o->measure_draws, NULL},
-             {"lr", NULL, NULL, &o->lr},
-             {"min_lr", NULL, NULL, &o->min_lr},
-             {"beta1", NULL, NULL, &o->adam.beta1},
-             {"beta2", NULL, NULL, &o->adam.beta2},
-             {"eps", NULL, NULL, &o->adam.eps},
-             {"decay", NULL, NULL, &o->adam.weight_decay},
-             {"clip", NULL, NULL, &o->clip},
-             {"mlm", NULL, NULL, &o->mlm},
-             {"teacher_weight", NULL, NULL, &o->teacher_weight}};
-    for (size_t i = 0; i < sizeof a / sizeof *a; i++) {
-        if (!host->arg_given(c, a[i].name))
-            continue;
-        if (a[i].d)
-            *a[i].d = host->arg_num(c, a[i].name);
-        else if (a[i].v)
-            *a[i].v = (int)host->arg_int(c, a[i].name);
-        else
-            *a[i].v64 = host->arg_int(c, a[i].name);
+    for (size_t i = 0; sd_train_opt_at(i); i++) {
+        const sd_train_opt *t = sd_train_opt_at(i);
+        if (host->arg_given(c, t->name)) /* whole numbers among them are at most 2^53 */
+            sd_train_opt_set(o, t, host->arg_num(c, t->name));
     }
     if (!host->arg_given(c, "min_lr"))
         o->min_lr = 0.1 * o->lr;

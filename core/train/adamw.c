@@ -23,6 +23,20 @@ struct sd_optim {
     void *m, *v;
 };
 
+/* Pieces of the chosen slices; with `out` NULL they are counted. */
+static size_t cut(const sd_net *net, const bool *train, piece *out) {
+    size_t k = 0;
+    for (size_t i = 0; i < sd_net_n_slices(net); i++) {
+        const sd_net_slice *s = sd_net_slice_at(net, i);
+        if (train && !train[i])
+            continue;
+        for (size_t at = 0; at < s->n; at += PIECE, k++)
+            if (out)
+                out[k] = (piece){s->offset + at, s->n - at < PIECE ? s->n - at : PIECE, s->decay};
+    }
+    return k;
+}
+
 sd_status sd_optim_new(const sd_net *net, const sd_adamw *p, const bool *train, sd_optim **out,
                        sd_err *err) {
     *out = NULL;
@@ -33,30 +47,35 @@ sd_status sd_optim_new(const sd_net *net, const sd_adamw *p, const bool *train, 
     o->size = sd_net_size(net);
     o->f64 = sd_net_dtype(net) == SD_F64;
     o->width = o->f64 ? sizeof(double) : sizeof(float);
-    for (int pass = 0; pass < 2; pass++) {
-        size_t k = 0;
-        for (size_t i = 0; i < sd_net_n_slices(net); i++) {
-            const sd_net_slice *s = sd_net_slice_at(net, i);
-            if (train && !train[i])
-                continue;
-            for (size_t at = 0; at < s->n; at += PIECE, k++)
-                if (pass)
-                    o->pieces[k] =
-                        (piece){s->offset + at, s->n - at < PIECE ? s->n - at : PIECE, s->decay};
-        }
-        if (pass)
-            break;
-        o->n_pieces = k;
-        o->pieces = sd_alloc(k ? k : 1, sizeof *o->pieces, err);
-        o->partial = sd_alloc(k ? k : 1, sizeof *o->partial, err);
-        o->m = sd_alloc(o->size, o->width, err);
-        o->v = sd_alloc(o->size, o->width, err);
-        if (!o->pieces || !o->partial || !o->m || !o->v) {
-            sd_optim_free(o);
-            return SD_ENOMEM;
-        }
+    size_t all = cut(net, NULL, NULL); /* room for any choice */
+    o->pieces = sd_alloc(all ? all : 1, sizeof *o->pieces, err);
+    o->partial = sd_alloc(all ? all : 1, sizeof *o->partial, err);
+    o->m = sd_alloc(o->size, o->width, err);
+    o->v = sd_alloc(o->size, o->width, err);
+    if (!o->pieces || !o->partial || !o->m || !o->v) {
+        sd_optim_free(o);
+        return SD_ENOMEM;
     }
+    sd_optim_choose(o, net, train);
     *out = o;
+    return SD_OK;
+}
+
+void sd_optim_choose(sd_optim *o, const sd_net *net, const bool *train) {
+    o->n_pieces = cut(net, train, o->pieces);
+}
+
+void sd_optim_set(sd_optim *o, const sd_adamw *p) {
+    o->p = *p;
+}
+
+sd_status sd_adamw_check(const sd_adamw *p, sd_err *err) {
+    if (!(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1))
+        return sd_fail(err, SD_EINVAL, "beta1 = %g and beta2 = %g must be in [0, 1)", p->beta1,
+                       p->beta2);
+    if (!(p->eps >= 0 && isfinite(p->eps) && p->weight_decay >= 0 && isfinite(p->weight_decay)))
+        return sd_fail(err, SD_EINVAL, "eps = %g and decay = %g must be finite, not negative",
+                       p->eps, p->weight_decay);
     return SD_OK;
 }
 

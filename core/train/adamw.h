@@ -10,6 +10,8 @@
 typedef struct sd_adamw {
     double beta1, beta2, eps, weight_decay;
 } sd_adamw;
+/* Betas in [0, 1), eps and decay finite and not negative; else SD_EINVAL with the values. */
+sd_status sd_adamw_check(const sd_adamw *p, sd_err *err);
 
 typedef struct sd_optim sd_optim; /* moments m and v, in the net's type and layout */
 
@@ -17,6 +19,9 @@ typedef struct sd_optim sd_optim; /* moments m and v, in the net's type and layo
 sd_status sd_optim_new(const sd_net *net, const sd_adamw *p, const bool *SD_NULLABLE train,
                        SD_OWN sd_optim **out, sd_err *err);
 void sd_optim_free(sd_optim *SD_NULLABLE o);
+/* Changes that choice, or the constants; the moments stay. */
+void sd_optim_choose(sd_optim *o, const sd_net *net, const bool *SD_NULLABLE train);
+void sd_optim_set(sd_optim *o, const sd_adamw *p);
 void *sd_optim_m(sd_optim *o); // (sd_net_size) first moment
 void *sd_optim_v(sd_optim *o); // (sd_net_size) second moment
 

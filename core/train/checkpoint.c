@@ -8,7 +8,6 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "io/container.h"
-#include "io/json.h"
 #include "train/internal.h"
 
 static const char FORMAT[] = "sd-training-1";
@@ -57,79 +56,6 @@ static sd_status layer_text(const sd_train_opts *o, int n_layer, sd_buf *out, sd
         l = end;
     }
     return sd_buf_status(out, err);
-}
-
-sd_status sd_train_opts_json(const sd_train_opts *o, sd_buf *b, sd_err *err) {
-    const struct {
-        const char *name;
-        double v;
-    } f[] = {{"lr", o->lr},
-             {"min_lr", o->min_lr},
-             {"beta1", o->adam.beta1},
-             {"beta2", o->adam.beta2},
-             {"eps", o->adam.eps},
-             {"weight_decay", o->adam.weight_decay},
-             {"clip", o->clip},
-             {"mlm", o->mlm},
-             {"teacher_weight", o->teacher_weight}};
-    sd_buf_printf(b,
-                  "{\"steps\": %" PRId64 ", \"batch\": %d, \"ctx\": %d, \"accum\": %d, "
-                  "\"warmup\": %" PRId64 ", \"seed\": %" PRId64 ", \"shuffle\": %s, "
-                  "\"recompute\": %s, \"eval_every\": %" PRId64 ", \"eval_tokens\": %" PRId64
-                  ", \"measure_every\": %" PRId64 ", \"measure_seqs\": %d, \"measure_draws\": %d, "
-                  "\"save_every\": %" PRId64,
-                  o->steps, o->batch, o->ctx, o->accum, o->warmup, (int64_t)o->seed,
-                  o->shuffle ? "true" : "false", o->recompute ? "true" : "false", o->eval_every,
-                  o->eval_tokens, o->measure_every, o->measure_seqs, o->measure_draws,
-                  o->save_every);
-    for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
-        sd_buf_printf(b, ", \"%s\": ", f[i].name);
-        sd_buf_json_double(b, f[i].v);
-    }
-    sd_buf_puts(b, "}");
-    return sd_buf_status(b, err);
-}
-
-static sd_status opts_parse(const json_t *j, sd_train_opts *o, sd_err *err) {
-    sd_train_defaults(o);
-    int64_t i;
-    const struct {
-        const char *name;
-        int64_t *v64;
-        int *v;
-    } ints[] = {{"steps", &o->steps, NULL},
-                {"warmup", &o->warmup, NULL},
-                {"eval_every", &o->eval_every, NULL},
-                {"eval_tokens", &o->eval_tokens, NULL},
-                {"measure_every", &o->measure_every, NULL},
-                {"save_every", &o->save_every, NULL},
-                {"batch", NULL, &o->batch},
-                {"ctx", NULL, &o->ctx},
-                {"accum", NULL, &o->accum},
-                {"measure_seqs", NULL, &o->measure_seqs},
-                {"measure_draws", NULL, &o->measure_draws}};
-    for (size_t k = 0; k < sizeof ints / sizeof *ints; k++) {
-        /* -1: warm-up left to the default. */
-        SD_TRY(
-            sd_json_i64(j, ints[k].name, -1, ints[k].v ? 1 << 24 : INT64_MAX / 2, &i, NULL, err));
-        if (ints[k].v)
-            *ints[k].v = (int)i;
-        else
-            *ints[k].v64 = i;
-    }
-    SD_TRY(sd_json_i64(j, "seed", INT64_MIN, INT64_MAX, &i, NULL, err));
-    o->seed = (uint64_t)i;
-    SD_TRY(sd_json_bool(j, "shuffle", &o->shuffle, NULL, err));
-    SD_TRY(sd_json_bool(j, "recompute", &o->recompute, NULL, err));
-    SD_TRY(sd_json_f64(j, "lr", &o->lr, NULL, err));
-    SD_TRY(sd_json_f64(j, "min_lr", &o->min_lr, NULL, err));
-    SD_TRY(sd_json_f64(j, "beta1", &o->adam.beta1, NULL, err));
-    SD_TRY(sd_json_f64(j, "beta2", &o->adam.beta2, NULL, err));
-    SD_TRY(sd_json_f64(j, "eps", &o->adam.eps, NULL, err));
-    SD_TRY(sd_json_f64(j, "weight_decay", &o->adam.weight_decay, NULL, err));
-    SD_TRY(sd_json_f64(j, "clip", &o->clip, NULL, err));
-    SD_TRY(sd_json_f64(j, "mlm", &o->mlm, NULL, err));
-    return sd_json_f64(j, "teacher_weight", &o->teacher_weight, NULL, err);
 }
 
 sd_status sd_ckpt_save(const char *dir, const sd_ckpt *c, sd_net *net, sd_optim *opt, sd_err *err) {
@@ -318,7 +244,14 @@ sd_status sd_train_peek(const char *dir, sd_train_state *out, sd_err *err) {
     sd_status st;
     const char *opts = meta_str(c, "options");
     SD_GO(st, done, sd_json_parse(opts, strlen(opts), sd_container_path(c), &j, err));
-    SD_GO(st, done, opts_parse(j, &out->opts, err));
+    st = sd_train_opts_parse(j, &out->opts, err);
+    if (st != SD_OK) {
+        st = SD_EFORMAT; /* what the file says is wrong, not what the user said */
+        if (err)
+            err->code = st;
+        sd_err_context(err, "%s: options", sd_container_path(c));
+        goto done;
+    }
     if (!sd_parse_i64(meta_str(c, "step"), &out->step) || out->step < 0)
         st = sd_fail(err, SD_EFORMAT, "%s: bad step '%s'", sd_container_path(c),
                      meta_str(c, "step"));

@@ -2,7 +2,11 @@
 #ifndef SD_TRAIN_INTERNAL_H
 #define SD_TRAIN_INTERNAL_H
 
+#include "io/json.h"
 #include "train/trainer.h"
+
+/* What sd_train_opts_json wrote, checked. */
+sd_status sd_train_opts_parse(const json_t *j, sd_train_opts *o, sd_err *err);
 
 typedef struct sd_ckpt {
     const sd_train_opts *o;

@@ -12,35 +12,6 @@
 #include "spectral/spectral.h"
 #include "train/internal.h"
 
-void sd_train_defaults(sd_train_opts *o) {
-    memset(o, 0, sizeof *o);
-    o->steps = 1000;
-    o->batch = 8;
-    o->ctx = 256;
-    o->accum = 1;
-    o->lr = 6e-4;
-    o->min_lr = 6e-5;
-    o->warmup = -1;
-    o->adam = (sd_adamw){0.9, 0.95, 1e-8, 0.1};
-    o->clip = 1.0;
-    o->seed = 1;
-    o->shuffle = true;
-    o->mlm = 0.15;
-    o->eval_tokens = 32768;
-    o->measure_seqs = 2;
-    o->measure_draws = 10;
-}
-
-double sd_train_lr(const sd_train_opts *o, int64_t step) {
-    int64_t warmup = o->warmup >= 0 ? o->warmup : o->steps / 20 < 200 ? o->steps / 20 : 200;
-    if (step < warmup)
-        return o->lr * (double)(step + 1) / (double)warmup;
-    if (o->steps <= warmup)
-        return o->lr;
-    double x = (double)(step - warmup) / (double)(o->steps - warmup);
-    return o->min_lr + 0.5 * (o->lr - o->min_lr) * (1.0 + cos(3.14159265358979323846 * x));
-}
-
 /* Of the held-out order: losses of runs with different seeds are over the same sequences. */
 enum { HELD_OUT_SEED = 1 };
 
@@ -133,19 +104,18 @@ typedef struct state {
     sd_model *m;
     const sd_train_opts *o;
     const sd_run *run;
-    sd_net *net;
-    sd_net_ws *ws;
-    sd_optim *opt;
-    void *grad;
+    sd_learner *l;
+    sd_net *net;   /* l's */
+    sd_net_ws *ws; /* l's */
     feed train, val;
     bool has_val;
     int32_t *ids, *targets; // (accum, B, T)
-    float *teacher;         // (B, T, V)
     sd_table *log, *cascade;
     int32_t *measure_ids;
     size_t n_measure;
     sd_run quiet; /* for measurements: no progress of their own; warnings once */
     int64_t step; /* updates done */
+    size_t ws_bytes;
     double gemm_rate, flops_token;
     double flushed, flush_cost; /* when the tables were last written, seconds it took */
 } state;
@@ -291,7 +261,7 @@ static sd_status save(state *s, sd_err *err) {
     /* Rows first: rows beyond the checkpoint are dropped on resume, missing ones could not be
      * brought back. */
     SD_TRY(save_rows(s, err));
-    return sd_ckpt_save(s->o->dir, &c, s->net, s->opt, err);
+    return sd_ckpt_save(s->o->dir, &c, s->net, sd_learner_optim(s->l), err);
 }
 
 static sd_status save_model(state *s, const char *name, sd_err *err) {
@@ -304,25 +274,6 @@ static sd_status save_model(state *s, const char *name, sd_err *err) {
         st = sd_model_save(s->m, p.p, NULL, err);
     sd_buf_free(&p);
     return st;
-}
-
-static sd_status nonfinite(state *s, const char *what, double value, sd_err *err) {
-    if (isnan(value))
-        value = NAN; // of either sign, "nan" in the message
-    const char *p = sd_optim_nonfinite(s->net, sd_net_params(s->net));
-    if (p)
-        return sd_fail(err, SD_ENUMERIC,
-                       "step %lld: %s is %g: parameter %s holds a non-finite value; stopped before "
-                       "the update",
-                       (long long)s->step, what, value, p);
-    const char *g = sd_optim_nonfinite(s->net, s->grad);
-    if (g)
-        return sd_fail(err, SD_ENUMERIC,
-                       "step %lld: %s is %g: the gradient of %s is the first non-finite one; "
-                       "stopped before the update",
-                       (long long)s->step, what, value, g);
-    return sd_fail(err, SD_ENUMERIC, "step %lld: %s is %g; stopped before the update",
-                   (long long)s->step, what, value);
 }
 
 /* One update. The parameters change only in the last call, so that a failure or an interruption
@@ -338,35 +289,21 @@ static sd_status train_step(state *s, double *loss, double *norm, int64_t *score
         total += s->targets[i] >= 0;
     if (total == 0)
         return sd_fail(err, SD_EINVAL, "step %lld: no token to score", (long long)s->step);
-    size_t width = sd_net_dtype(s->net) == SD_F64 ? 8 : 4;
-    memset(s->grad, 0, sd_net_size(s->net) * width);
+    sd_learner_zero(s->l);
     double sum = 0.0;
     for (int a = 0; a < o->accum; a++) {
         sd_net_batch b = {.batch = o->batch,
                           .tokens = o->ctx,
                           .ids = s->ids + (size_t)a * bt,
                           .targets = s->targets + (size_t)a * bt};
-        if (s->teacher) {
-            sd_forward_opts fo = {.run = s->run};
-            SD_TRY(sd_forward(o->teacher, b.ids, o->batch, o->ctx, &fo, NULL, s->teacher, err));
-            b.teacher = s->teacher;
-            b.teacher_weight = o->teacher_weight;
-        }
         double nll;
         int64_t count;
-        SD_TRY(sd_net_backward(s->net, s->ws, &b, 1.0 / (double)total, s->grad, &nll, &count, NULL,
-                               err));
+        SD_TRY(sd_learner_backward(s->l, &b, 1.0 / (double)total, s->run, &nll, &count, NULL, err));
         sum += nll;
-        if (!isfinite(sum))
-            return nonfinite(s, "the loss", sum, err);
     }
     *loss = sum / (double)total;
     *scored = total;
-    *norm = sd_optim_grad_norm(s->opt, s->ws, s->grad);
-    if (!isfinite(*norm))
-        return nonfinite(s, "the gradient norm", *norm, err);
-    double scale = o->clip > 0 && *norm > o->clip ? o->clip / *norm : 1.0;
-    sd_optim_step(s->opt, s->net, s->ws, s->grad, scale, sd_train_lr(o, s->step), s->step + 1);
+    SD_TRY(sd_learner_update(s->l, &o->adam, sd_train_lr(o, s->step), o->clip, norm, err));
     s->step++;
     return SD_OK;
 }
@@ -411,7 +348,10 @@ static sd_status loop(state *s, sd_err *err) {
         int64_t scored;
         double lr = sd_train_lr(o, s->step);
         SD_TRY(sd_check_cancel(err));
-        SD_TRY(train_step(s, &loss, &norm, &scored, err));
+        sd_status st = train_step(s, &loss, &norm, &scored, err);
+        if (st == SD_ENUMERIC)
+            sd_err_context(err, "step %lld", (long long)s->step);
+        SD_TRY(st);
         double dt = sd_now() - t0;
         double tps = (double)o->accum * o->batch * o->ctx / (dt > 1e-9 ? dt : 1e-9);
         rate = rate > 0 ? 0.9 * rate + 0.1 * tps : tps;
@@ -439,30 +379,156 @@ static sd_status loop(state *s, sd_err *err) {
 }
 
 static sd_status check(const sd_train_opts *o, const sd_config *c, sd_err *err) {
-    if (o->steps < 1 || o->batch < 1 || o->ctx < 1 || o->accum < 1)
-        return sd_fail(err, SD_EINVAL, "steps, batch, ctx and accum must be at least 1");
+    SD_TRY(sd_train_opts_check(o, err));
     if (c->pos == SD_POS_LEARNED && o->ctx > c->n_pos)
         return sd_fail(err, SD_EINVAL, "ctx = %d: the position table holds %d", o->ctx, c->n_pos);
     if (!c->has_head)
         return sd_fail(err, SD_EINVAL, "the model has no output head to train with");
-    if (!(o->lr > 0) || !(o->min_lr >= 0) || !(o->clip >= 0))
-        return sd_fail(err, SD_EINVAL, "lr must be positive, min_lr and clip not negative");
-    const sd_adamw *a = &o->adam;
-    if (!(a->beta1 >= 0 && a->beta1 < 1 && a->beta2 >= 0 && a->beta2 < 1) || !(a->eps >= 0) ||
-        !(a->weight_decay >= 0))
-        return sd_fail(err, SD_EINVAL,
-                       "beta1 and beta2 must be in [0, 1), eps and decay not negative");
     if (o->resume && !o->dir)
         return sd_fail(err, SD_EINVAL, "resume needs the training folder (dir)");
-    if (o->teacher && sd_model_config(o->teacher)->vocab != c->vocab)
-        return sd_fail(err, SD_EINVAL, "the teacher has %d tokens, the model %d",
-                       sd_model_config(o->teacher)->vocab, c->vocab);
-    size_t bt;
-    if (!sd_mul_size((size_t)o->batch, (size_t)o->ctx, &bt) ||
-        !sd_mul_size(bt, (size_t)o->accum, &bt) || bt > INT32_MAX / 4)
-        return sd_fail(err, SD_EINVAL, "batch x ctx x accum = %d x %d x %d is too large", o->batch,
-                       o->ctx, o->accum);
     return SD_OK;
+}
+
+/* The learner of a run: planned, its layers chosen, its teacher there. */
+static sd_status start_learner(state *s, int threads, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    int n_layer = sd_model_config(s->m)->n_layer;
+    sd_net_plan plan = {o->batch, o->ctx, threads, true, NULL};
+    bool *recompute = NULL, *mask = NULL;
+    sd_status st = SD_ENOMEM;
+    if (o->recompute) {
+        if (!(recompute = sd_alloc((size_t)n_layer, sizeof *recompute, err)))
+            goto done;
+        memset(recompute, 1, (size_t)n_layer * sizeof *recompute);
+    }
+    plan.recompute = recompute;
+    SD_GO(st, done, sd_learner_new(s->m, SD_F32, &plan, &s->l, err));
+    s->net = sd_learner_net(s->l);
+    s->ws = sd_learner_ws(s->l);
+    s->ws_bytes = sd_net_ws_bytes(s->net, &plan);
+    if (o->layers) {
+        if (!(mask = sd_alloc(sd_net_n_slices(s->net), sizeof *mask, err))) {
+            st = SD_ENOMEM;
+            goto done;
+        }
+        for (size_t i = 0; i < sd_net_n_slices(s->net); i++) {
+            int l = sd_net_slice_at(s->net, i)->layer;
+            mask[i] = l >= 0 && o->layers[l];
+        }
+        sd_learner_choose(s->l, mask);
+    }
+    st = sd_learner_teach(s->l, o->teacher, o->teacher_weight, err);
+done:
+    sd_free(recompute);
+    sd_free(mask);
+    return st;
+}
+
+/* A fixed batch to measure on: the first tokens of the held-out file, else of the training file. */
+static sd_status measuring_batch(state *s, sd_tokens *src, sd_err *err) {
+    s->n_measure = (size_t)s->o->ctx * (size_t)s->o->measure_seqs;
+    if (s->n_measure > sd_tokens_count(src))
+        s->n_measure = (size_t)sd_tokens_count(src);
+    s->measure_ids = sd_alloc(s->n_measure + 1, sizeof *s->measure_ids, err);
+    if (!s->measure_ids)
+        return SD_ENOMEM;
+    return sd_tokens_read(src, 0, s->n_measure, sd_model_config(s->m)->vocab, s->measure_ids, err);
+}
+
+/* Everything of a run but its state: learner, data, buffers, tables. */
+static sd_status prepare(state *s, sd_tokens *train, sd_tokens *val, int threads, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    const sd_config *c = sd_model_config(s->m);
+    SD_TRY(start_learner(s, threads, err));
+    SD_TRY(feed_init(&s->train, train, c, o, s->m, o->seed, err));
+    if (val)
+        SD_TRY(feed_init(&s->val, val, c, o, s->m, HELD_OUT_SEED, err));
+    size_t all = (size_t)o->accum * (size_t)o->batch * (size_t)o->ctx;
+    if (!(s->ids = sd_alloc(all, sizeof *s->ids, err)) ||
+        !(s->targets = sd_alloc(all, sizeof *s->targets, err)))
+        return SD_ENOMEM;
+    SD_TRY(sd_log_new(&s->log, err));
+    SD_TRY(sd_cascade_new(&s->cascade, err));
+    SD_TRY(sd_table_meta_str(s->cascade, "model", sd_model_name(s->m), err));
+    SD_TRY(sd_table_meta_str(s->log, "model", sd_model_name(s->m), err));
+    return o->measure_every > 0 ? measuring_batch(s, val ? val : train, err) : SD_OK;
+}
+
+/* The state of the folder's checkpoint. */
+static sd_status go_on(state *s, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    SD_TRY(sd_ckpt_load(o->dir, s->net, sd_learner_optim(s->l), &s->step, err));
+    if (s->step > o->steps)
+        return sd_fail(err, SD_EINVAL, "%s: the checkpoint is of step %lld, the run of %lld",
+                       o->dir, (long long)s->step, (long long)o->steps);
+    sd_learner_set_steps(s->l, s->step);
+    SD_TRY(sd_rows_load(o->dir, "log", s->step, s->log, err));
+    SD_TRY(sd_rows_load(o->dir, "cascade", s->step, s->cascade, err));
+    sd_dir_sweep(o->dir);
+    return SD_OK;
+}
+
+static void announce(state *s, int threads) {
+    const sd_train_opts *o = s->o;
+    double all = (double)o->accum * o->batch * o->ctx;
+    s->flops_token = sd_net_flops(s->net, o->ctx, true);
+    /* A run of a few seconds is not worth a long look at the processor. */
+    bool brief = s->flops_token * (double)(o->steps - s->step) * all < 2e11;
+    s->gemm_rate = measure_gemm(brief ? 256 : 1024, threads);
+    sd_run_log(s->run, SD_LOG_INFO,
+               "training %s: %.2fM parameters, %lld steps of %d x %d x %d tokens, activations %.2f "
+               "GB, sgemm %.0f GFLOP/s on %d threads",
+               sd_model_name(s->m), (double)sd_net_n_params(s->net) / 1e6, (long long)o->steps,
+               o->accum, o->batch, o->ctx, (double)s->ws_bytes / 1e9, s->gemm_rate / 1e9, threads);
+}
+
+/* Interrupted: the last finished step into m, and into a checkpoint. The request has been heard;
+ * what is left to do polls the flag and must not be stopped by it, nor by an impatient second one.
+ */
+static sd_status interrupted(state *s, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    int asked = sd_cancel_flag;
+    sd_err e = {SD_OK, ""};
+    sd_status st;
+    int tries = 0;
+    do {
+        sd_cancel_flag = 0;
+        st = sd_net_store(s->net, s->m, &e);
+        if (st == SD_OK)
+            st = save(s, &e);
+    } while (st == SD_ECANCEL && ++tries < 3);
+    sd_cancel_flag = asked;
+    if (st != SD_OK)
+        return sd_fail(err, st, "interrupted after step %lld; %s", (long long)s->step, e.text);
+    if (o->dir) {
+        sd_fail(&e, SD_ECANCEL, "interrupted after step %lld of %lld; go on with resume \"%s\"",
+                (long long)s->step, (long long)o->steps, o->dir);
+        sd_run_log(s->run, SD_LOG_INFO, "%s", e.text); /* a prompt says only "interrupted" */
+        if (err)
+            *err = e;
+    }
+    return SD_ECANCEL;
+}
+
+static sd_status finished(state *s, sd_err *err) {
+    const sd_train_opts *o = s->o;
+    SD_TRY(sd_net_store(s->net, s->m, err));
+    if (o->finished)
+        SD_TRY(o->finished(o->finished_ctx, s->m, err));
+    if (o->dir)
+        SD_TRY(save_rows(s, err));
+    return save_model(s, "model", err);
+}
+
+static void state_free(state *s) {
+    sd_table_unref(s->log);
+    sd_table_unref(s->cascade);
+    sd_free(s->train.order);
+    sd_free(s->val.order);
+    sd_free(s->measure_ids);
+    sd_free(s->ids);
+    sd_free(s->targets);
+    sd_learner_free(s->l);
 }
 
 sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train_opts *o,
@@ -471,149 +537,35 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
         *log = NULL;
     if (cascade)
         *cascade = NULL;
-    const sd_config *c = sd_model_config(m);
-    SD_TRY(check(o, c, err));
+    SD_TRY(check(o, sd_model_config(m), err));
     if (o->dir && !o->resume)
         SD_TRY(sd_dir_begin(o->dir, o->overwrite, err));
     state s = {.m = m, .o = o, .run = run, .has_val = val != NULL, .flushed = sd_now()};
     if (run)
         s.quiet = *run;
     s.quiet.progress = NULL;
-    sd_status st;
-    bool *recompute = NULL, *mask = NULL;
     int threads = sd_run_threads(run);
-    SD_GO(st, done, sd_net_new(m, SD_F32, &s.net, err));
-    if (o->recompute) {
-        recompute = sd_alloc((size_t)c->n_layer, sizeof *recompute, err);
-        st = recompute ? SD_OK : SD_ENOMEM;
-        if (st != SD_OK)
-            goto done;
-        memset(recompute, 1, (size_t)c->n_layer * sizeof *recompute);
-    }
-    sd_net_plan plan = {o->batch, o->ctx, threads, true, recompute};
-    SD_GO(st, done, sd_net_ws_new(s.net, &plan, &s.ws, err));
-    if (o->layers) {
-        mask = sd_alloc(sd_net_n_slices(s.net), sizeof *mask, err);
-        st = mask ? SD_OK : SD_ENOMEM;
-        if (st != SD_OK)
-            goto done;
-        for (size_t i = 0; i < sd_net_n_slices(s.net); i++) {
-            int l = sd_net_slice_at(s.net, i)->layer;
-            mask[i] = l >= 0 && o->layers[l];
-        }
-    }
-    SD_GO(st, done, sd_optim_new(s.net, &o->adam, mask, &s.opt, err));
-    SD_GO(st, done, feed_init(&s.train, train, c, o, m, o->seed, err));
-    if (val)
-        SD_GO(st, done, feed_init(&s.val, val, c, o, m, HELD_OUT_SEED, err));
-    st = SD_ENOMEM;
-    size_t all = (size_t)o->accum * (size_t)o->batch * (size_t)o->ctx;
-    if (!(s.grad = sd_alloc(sd_net_size(s.net), sizeof(float), err)) ||
-        !(s.ids = sd_alloc(all, sizeof *s.ids, err)) ||
-        !(s.targets = sd_alloc(all, sizeof *s.targets, err)))
-        goto done;
-    if (o->teacher && o->teacher_weight > 0) {
-        size_t n;
-        if (!sd_mul_size((size_t)o->batch * (size_t)o->ctx, (size_t)c->vocab, &n) ||
-            !(s.teacher = sd_alloc_raw(n, sizeof *s.teacher, err)))
-            goto done;
-    }
-    SD_GO(st, done, sd_log_new(&s.log, err));
-    SD_GO(st, done, sd_cascade_new(&s.cascade, err));
-    SD_GO(st, done, sd_table_meta_str(s.cascade, "model", sd_model_name(m), err));
-    SD_GO(st, done, sd_table_meta_str(s.log, "model", sd_model_name(m), err));
-    if (o->measure_every > 0) {
-        /* A fixed batch: the first tokens of the held-out file, else of the training file. */
-        sd_tokens *src = val ? val : train;
-        s.n_measure = (size_t)o->ctx * (size_t)(o->measure_seqs > 0 ? o->measure_seqs : 1);
-        if (s.n_measure > sd_tokens_count(src))
-            s.n_measure = (size_t)sd_tokens_count(src);
-        s.measure_ids = sd_alloc(s.n_measure + 1, sizeof *s.measure_ids, err);
-        st = s.measure_ids ? SD_OK : SD_ENOMEM;
-        if (st != SD_OK)
-            goto done;
-        SD_GO(st, done, sd_tokens_read(src, 0, s.n_measure, c->vocab, s.measure_ids, err));
-    }
+    sd_status st;
+    SD_GO(st, done, prepare(&s, train, val, threads, err));
     if (o->resume) {
-        SD_GO(st, done, sd_ckpt_load(o->dir, s.net, s.opt, &s.step, err));
-        if (s.step > o->steps) {
-            st = sd_fail(err, SD_EINVAL, "%s: the checkpoint is of step %lld, the run of %lld",
-                         o->dir, (long long)s.step, (long long)o->steps);
-            goto done;
-        }
-        SD_GO(st, done, sd_rows_load(o->dir, "log", s.step, s.log, err));
-        SD_GO(st, done, sd_rows_load(o->dir, "cascade", s.step, s.cascade, err));
-        sd_dir_sweep(o->dir);
+        SD_GO(st, done, go_on(&s, err));
     } else if (o->dir) {
         SD_GO(st, done, save_model(&s, "start", err)); /* shape and tokenizer, for resume */
         SD_GO(st, done, save(&s, err));
     }
-    s.flops_token = sd_net_flops(s.net, o->ctx, true);
-    /* A run of a few seconds is not worth a long look at the processor. */
-    bool brief = s.flops_token * (double)(o->steps - s.step) * (double)all < 2e11;
-    s.gemm_rate = measure_gemm(brief ? 256 : 1024, threads);
-    sd_run_log(run, SD_LOG_INFO,
-               "training %s: %.2fM parameters, %lld steps of %d x %d x %d tokens, activations %.2f "
-               "GB, sgemm %.0f GFLOP/s on %d threads",
-               sd_model_name(m), (double)sd_net_n_params(s.net) / 1e6, (long long)o->steps,
-               o->accum, o->batch, o->ctx, (double)sd_net_ws_bytes(s.net, &plan) / 1e9,
-               s.gemm_rate / 1e9, threads);
+    announce(&s, threads);
     st = loop(&s, err);
-    if (st == SD_ECANCEL) {
-        /* The request has been heard; what is left to do polls the flag and must not be stopped by
-         * it, nor by an impatient second one. */
-        int asked = sd_cancel_flag;
-        sd_err e2 = {SD_OK, ""};
-        sd_status st2;
-        int tries = 0;
-        do {
-            sd_cancel_flag = 0;
-            st2 = sd_net_store(s.net, m, &e2);
-            if (st2 == SD_OK)
-                st2 = save(&s, &e2);
-        } while (st2 == SD_ECANCEL && ++tries < 3);
-        sd_cancel_flag = asked;
-        if (st2 != SD_OK) {
-            st = sd_fail(err, st2, "interrupted after step %lld; %s", (long long)s.step, e2.text);
-        } else if (o->dir) {
-            sd_err said = {SD_OK, ""};
-            sd_fail(&said, SD_ECANCEL,
-                    "interrupted after step %lld of %lld; go on with resume \"%s\"",
-                    (long long)s.step, (long long)o->steps, o->dir);
-            sd_run_log(run, SD_LOG_INFO, "%s",
-                       said.text); /* a prompt says no more than "interrupted" */
-            if (err)
-                *err = said;
-        }
-    } else if (st == SD_OK) {
-        st = sd_net_store(s.net, m, err);
-        if (st == SD_OK && o->finished)
-            st = o->finished(o->finished_ctx, m, err);
-        if (st == SD_OK && o->dir)
-            st = save_rows(&s, err);
-        if (st == SD_OK)
-            st = save_model(&s, "model", err);
-    } else if (o->dir && save_rows(&s, NULL) != SD_OK) {
+    if (st == SD_ECANCEL)
+        st = interrupted(&s, err);
+    else if (st == SD_OK)
+        st = finished(&s, err);
+    else if (o->dir && save_rows(&s, NULL) != SD_OK)
         sd_run_log(run, SD_LOG_WARN, "%s: the log could not be written", o->dir);
-    }
     if (log && s.log)
         *log = sd_table_ref(s.log);
     if (cascade && s.cascade)
         *cascade = sd_table_ref(s.cascade);
 done:
-    sd_table_unref(s.log);
-    sd_table_unref(s.cascade);
-    sd_free(s.train.order);
-    sd_free(s.val.order);
-    sd_free(s.measure_ids);
-    sd_free(s.ids);
-    sd_free(s.targets);
-    sd_free(s.teacher);
-    sd_free(s.grad);
-    sd_free(recompute);
-    sd_free(mask);
-    sd_optim_free(s.opt);
-    sd_net_ws_free(s.ws);
-    sd_net_free(s.net);
+    state_free(&s);
     return st;
 }

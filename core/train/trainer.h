@@ -10,7 +10,7 @@
 
 #include "base/table.h"
 #include "io/tokens.h"
-#include "train/adamw.h"
+#include "train/learner.h"
 
 typedef struct sd_train_opts {
     int64_t steps;
@@ -52,6 +52,19 @@ typedef struct sd_train_opts {
  * β .9 .95, decay 0.1, clip 1. */
 void sd_train_defaults(sd_train_opts *o);
 
+/* The numbers among the options, with their ranges: of a fresh run as of a resumed one. */
+typedef struct sd_train_opt {
+    const char *name, *key; /* as an argument; in the checkpoint */
+    enum { SD_TRAIN_INT, SD_TRAIN_I64, SD_TRAIN_NUM } kind;
+    size_t offset; /* in sd_train_opts: int, int64_t or double */
+    double min, max;
+} sd_train_opt;
+const sd_train_opt *sd_train_opt_at(size_t i); /* NULL past the end */
+double sd_train_opt_get(const sd_train_opts *o, const sd_train_opt *t);
+void sd_train_opt_set(sd_train_opts *o, const sd_train_opt *t, double v);
+/* Every number in its range and the batch not too large; names the option and its bounds. */
+sd_status sd_train_opts_check(const sd_train_opts *o, sd_err *err);
+
 /* The learning rate of step `step` (from 0). */
 double sd_train_lr(const sd_train_opts *o, int64_t step);
 
@@ -76,8 +89,8 @@ sd_status sd_train_table(const char *dir, const char *which, SD_OWN sd_table **o
 /* Options as JSON text and back (the checkpoint keeps them; `steps`, schedule and data order are
  * the original ones on resume). Pointers (dir, layers, teacher) are not part of it. */
 sd_status sd_train_opts_json(const sd_train_opts *o, sd_buf *out, sd_err *err);
-/* Reads the options, token-file names and step of DIR's checkpoint header without its data. Strings
- * are owned: sd_train_state_free. */
+/* Reads the options, token-file names and step of DIR's checkpoint header without its data. The
+ * options are checked like a fresh run's. Strings are owned: sd_train_state_free. */
 typedef struct sd_train_state {
     sd_train_opts opts;
     int64_t step;

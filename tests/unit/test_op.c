@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "host/session.h"
+#include "train/trainer.h"
 
 static sd_session *session;
 static sd_err err;
@@ -380,6 +381,35 @@ static void test_lineage(void **state) {
     model = NULL;
 }
 
+/* The ranges that `train` announces are those a run, also a resumed one, is checked against. */
+static void test_train_ranges(void **state) {
+    (void)state;
+    const sd_op_desc *d = sd_op_find(session, "train")->desc;
+    sd_train_opts o;
+    sd_train_defaults(&o);
+    assert_int_equal(sd_train_opts_check(&o, &err), SD_OK);
+    for (size_t i = 0; sd_train_opt_at(i); i++) {
+        const sd_train_opt *t = sd_train_opt_at(i);
+        int a = sd_op_arg_index(d, t->name);
+        if (a < 0)
+            fail_msg("train has no argument %s", t->name);
+        double low = strcmp(t->name, "warmup") == 0 ? -1 : d->args[a].min; /* -1: the default */
+        if (t->min != low || t->max != d->args[a].max)
+            fail_msg("%s: %g..%g in core/train, %g..%g as an argument", t->name, t->min, t->max,
+                     d->args[a].min, d->args[a].max);
+        double was = sd_train_opt_get(&o, t), bad[2] = {t->min - 1, t->max * 2};
+        for (int k = 0; k < 2; k++) {
+            if (k && t->kind == SD_TRAIN_INT && bad[k] > INT32_MAX)
+                continue;
+            sd_train_opt_set(&o, t, bad[k]);
+            sd_err_clear(&err);
+            assert_int_equal(sd_train_opts_check(&o, &err), SD_EINVAL);
+            has(err.text, t->name);
+        }
+        sd_train_opt_set(&o, t, was);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
@@ -390,6 +420,7 @@ int main(void) {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_model_ops),
         cmocka_unit_test(test_lineage),
+        cmocka_unit_test(test_train_ranges),
     };
     return cmocka_run_group_tests_name("op", tests, setup, teardown);
 }

@@ -311,6 +311,63 @@ static void test_everything(void **state) {
     sd_model_unref(m);
 }
 
+/* A value for the argument `name` of op. */
+static void give(const char *op, sd_value *args, const char *name, sd_value v) {
+    int i = sd_op_arg_index(sd_op_find(session, op)->desc, name);
+    assert_true(i >= 0 && i < 40);
+    args[i] = v;
+}
+
+/* The trainer behind the table is the trainer of `train`: the same steps give the same bits. */
+static void test_one_trainer(void **state) {
+    (void)state;
+    sd_model *m = NULL;
+    sd_value out, all[40] = {0};
+    static int32_t ids[4 * 32 + 1];
+    for (int i = 0; i < 4 * 32 + 1; i++)
+        ids[i] = (i * i * 3 + 7 * i) % 500;
+    assert_int_equal(sd_model_open("data/interim-sd", NULL, &m, &err), SD_OK);
+    assert_int_equal(sd_plugin_load(session, gallery("trains"), &err), SD_OK);
+    sd_value hand[2] = {mval(m), {.kind = SD_ARG_TEXT}};
+    assert_int_equal(sd_text_from_ids(ids, 4 * 32 + 1, &hand[1].text, &err), SD_OK);
+    sd_text *t = sd_text_ref(hand[1].text);
+    if (call("train_by_hand", hand, 2, &out) != SD_OK)
+        fail_msg("%s", err.text);
+    give("train", all, "model", mval(m));
+    give("train", all, "text", (sd_value){.kind = SD_ARG_TEXT, .text = t});
+    give("train", all, "steps", num(4));
+    give("train", all, "batch", num(2));
+    give("train", all, "ctx", num(16));
+    give("train", all, "lr", num(1e-3));
+    give("train", all, "min_lr", num(1e-3));
+    give("train", all, "warmup", num(0));
+    give("train", all, "shuffle", (sd_value){.kind = SD_ARG_BOOL, .b = false});
+    sd_value trained = {0};
+    if (sd_op_call(session, sd_op_find(session, "train"), all, &trained, &err) != SD_OK)
+        fail_msg("%s", err.text);
+    size_t moved = 0;
+    for (size_t i = 0; i < sd_model_n_tensors(m); i++) {
+        const char *name = sd_model_tensor_name(m, i);
+        sd_tensor *a = NULL, *b = NULL, *was = NULL;
+        assert_int_equal(sd_model_tensor(out.model, name, &a, &err), SD_OK);
+        assert_int_equal(sd_model_tensor(trained.model, name, &b, &err), SD_OK);
+        assert_int_equal(sd_model_tensor(m, name, &was, &err), SD_OK);
+        if (sd_tensor_nbytes(a) != sd_tensor_nbytes(b) ||
+            memcmp(a->data, b->data, sd_tensor_nbytes(a)) != 0)
+            fail_msg("%s differs between train and a plugin's steps", name);
+        moved += memcmp(a->data, was->data, sd_tensor_nbytes(a)) != 0;
+        sd_tensor_free(a);
+        sd_tensor_free(b);
+        sd_tensor_free(was);
+    }
+    assert_true(moved > 10);
+    for (int i = 0; i < 40; i++)
+        sd_value_clear(&all[i]);
+    sd_value_clear(&out);
+    sd_value_clear(&trained);
+    sd_model_unref(m);
+}
+
 /* ---- truncate ---- */
 
 static const char sample[] =
@@ -720,6 +777,7 @@ int main(void) {
         cmocka_unit_test(test_failing_ops),
         cmocka_unit_test(test_table_whole),
         cmocka_unit_test(test_everything),
+        cmocka_unit_test(test_one_trainer),
         cmocka_unit_test(test_truncate_full_rank),
         cmocka_unit_test(test_truncate_effect),
         cmocka_unit_test(test_truncate_saved),

@@ -317,6 +317,147 @@ static void reference_curve(void **state) {
     json_decref(ref);
 }
 
+/* ---- the learner ---- */
+
+/* Steps by hand over the same sequences are the trainer's, bit for bit. */
+static void by_hand(void **state) {
+    (void)state;
+    sd_model *m = tiny("sd", SD_NORM_LAYER, 1), *hand = NULL;
+    OK(sd_model_clone(m, &hand, &err));
+    sd_tokens *t = corpus(1500, 1);
+    sd_train_opts o = options(5);
+    o.shuffle = false;
+    o.accum = 2;
+    OK(sd_train(m, t, NULL, &o, &two, NULL, NULL, &err));
+    sd_learner *l = NULL;
+    sd_net_plan plan = {.batch = 4, .tokens = CTX, .threads = 1};
+    OK(sd_learner_new(hand, SD_F32, &plan, &l, &err));
+    int32_t ids[4 * CTX], targets[4 * CTX];
+    for (int s = 0; s < 5; s++) {
+        sd_learner_zero(l);
+        for (int a = 0; a < 2; a++) {
+            for (int b = 0; b < 4; b++) {
+                uint64_t from = (uint64_t)(s * 8 + a * 4 + b) * CTX;
+                OK(sd_tokens_read(t, from, CTX, V, ids + b * CTX, &err));
+                OK(sd_tokens_read(t, from + 1, CTX, V, targets + b * CTX, &err));
+            }
+            sd_net_batch batch = {.batch = 4, .tokens = CTX, .ids = ids, .targets = targets};
+            double nll;
+            int64_t count;
+            OK(sd_learner_backward(l, &batch, 1.0 / (8 * CTX), &one, &nll, &count, NULL, &err));
+        }
+        OK(sd_learner_update(l, &o.adam, sd_train_lr(&o, s), o.clip, NULL, &err));
+    }
+    OK(sd_net_store(sd_learner_net(l), hand, &err));
+    same_parts(m, hand);
+    sd_learner_free(l);
+    sd_tokens_free(t);
+    sd_model_unref(m);
+    sd_model_unref(hand);
+}
+
+/* (1 − w)·NLL + w·KL of one batch under a net. */
+static double distilled_loss(sd_learner *l, const sd_net_batch *b, double w) {
+    double nll, kl;
+    int64_t count;
+    sd_learner_zero(l);
+    OK(sd_learner_backward(l, b, 1, &one, &nll, &count, &kl, &err));
+    return (1 - w) * nll + w * kl;
+}
+
+static void distillation_gradient(void **state) {
+    (void)state;
+    const double w = 0.3, h = 1e-5;
+    sd_model *m = tiny("softmax", SD_NORM_LAYER, 1), *teacher = tiny("sd", SD_NORM_LAYER, 2);
+    sd_learner *l = NULL;
+    sd_net_plan plan = {.batch = 2, .tokens = 8, .threads = 2};
+    OK(sd_learner_new(m, SD_F64, &plan, &l, &err));
+    OK(sd_learner_teach(l, teacher, w, &err));
+    int32_t ids[16], targets[16];
+    for (int i = 0; i < 16; i++) {
+        ids[i] = (i * 11 + 3) % V;
+        targets[i] = i % 5 == 4 ? -1 : (i * 7 + 2) % V;
+    }
+    sd_net_batch b = {.batch = 2, .tokens = 8, .ids = ids, .targets = targets};
+    distilled_loss(l, &b, w);
+    size_t n = sd_net_size(sd_learner_net(l)), checked = 0;
+    double *x = sd_net_params(sd_learner_net(l)), *g = malloc(n * sizeof *g);
+    memcpy(g, sd_learner_grad(l), n * sizeof *g);
+    for (size_t i = 0; i < n; i += 37) {
+        double was = x[i];
+        x[i] = was + h;
+        double up = distilled_loss(l, &b, w);
+        x[i] = was - h;
+        double down = distilled_loss(l, &b, w);
+        x[i] = was;
+        double want = (up - down) / (2 * h);
+        if (!(fabs(g[i] - want) <= 1e-6 * fmax(1, fabs(want))))
+            fail_msg("parameter %zu: gradient %.12g, difference quotient %.12g", i, g[i], want);
+        checked += fabs(want) > 1e-3;
+    }
+    assert_true(checked > 30);
+    free(g);
+    /* KL is 0 of the teacher itself, and positive of another. */
+    double nll, kl;
+    int64_t count;
+    OK(sd_learner_backward(l, &b, 1, &one, &nll, &count, &kl, &err));
+    assert_true(kl > 0.01);
+    OK(sd_learner_teach(l, m, w, &err));
+    OK(sd_learner_backward(l, &b, 1, &one, &nll, &count, &kl, &err));
+    assert_true(fabs(kl) < 1e-5 * fabs(nll));
+    OK(sd_learner_teach(l, NULL, 0, &err));
+    OK(sd_learner_backward(l, &b, 1, &one, &nll, &count, &kl, &err));
+    assert_true(kl == 0);
+    assert_int_equal(sd_learner_teach(l, teacher, 1.5, &err), SD_EINVAL);
+    HAS("1.5 is not in 0..1");
+    sd_learner_free(l);
+    sd_model_unref(m);
+    sd_model_unref(teacher);
+}
+
+/* A choice may change from step to step; what is not chosen stays, also from decay. */
+static void choice(void **state) {
+    (void)state;
+    sd_model *m = tiny("sd", SD_NORM_LAYER, 1);
+    sd_learner *l = NULL;
+    sd_net_plan plan = {.batch = 1, .tokens = 8, .threads = 1};
+    OK(sd_learner_new(m, SD_F32, &plan, &l, &err));
+    const int32_t ids[9] = {1, 5, 7, 2, 9, 11, 3, 4, 8};
+    sd_net_batch b = {.batch = 1, .tokens = 8, .ids = ids, .targets = ids + 1};
+    sd_net *net = sd_learner_net(l);
+    size_t n = sd_net_n_slices(net), size = sd_net_size(net);
+    bool *mask = calloc(n, sizeof *mask);
+    float *was = malloc(size * sizeof *was), *now = sd_net_params(net);
+    const sd_adamw p = {0.9, 0.95, 1e-8, 0.1};
+    for (size_t only = 0; only < n; only++) {
+        double nll, norm, sum = 0;
+        int64_t count;
+        memcpy(was, now, size * sizeof *was);
+        memset(mask, 0, n * sizeof *mask);
+        mask[only] = true;
+        sd_learner_choose(l, mask);
+        sd_learner_zero(l);
+        OK(sd_learner_backward(l, &b, 0.125, &one, &nll, &count, NULL, &err));
+        OK(sd_learner_update(l, &p, 0.01, 0, &norm, &err));
+        for (size_t s = 0; s < n; s++) {
+            const sd_net_slice *y = sd_net_slice_at(net, s);
+            bool same = memcmp(was + y->offset, now + y->offset, y->n * sizeof *was) == 0;
+            if (same == (s == only))
+                fail_msg("slice %s %s", y->name, same ? "stayed" : "moved");
+        }
+        const sd_net_slice *y = sd_net_slice_at(net, only);
+        const float *g = sd_learner_grad(l);
+        for (size_t i = y->offset; i < y->offset + y->n; i++)
+            sum += (double)g[i] * g[i];
+        assert_true(fabs(norm - sqrt(sum)) < 1e-9 * fmax(1, norm));
+    }
+    assert_int_equal(sd_learner_steps(l), n);
+    free(was);
+    free(mask);
+    sd_learner_free(l);
+    sd_model_unref(m);
+}
+
 /* ---- interruption and resumption ---- */
 
 typedef struct stopper {
@@ -524,6 +665,67 @@ static void a_folder_is_not_overwritten(void **state) {
     sd_model_unref(m);
 }
 
+/* What a checkpoint's header says is checked like what a user says. */
+static void resumed_options(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *was, *is, *says;
+    } row[] = {
+        {"steps", "4", "0", "steps"},
+        {"batch", "4", "-4", "batch"},
+        {"batch", "4", "9999999", "batch"},
+        {"ctx", "16", "1e30", "ctx"},
+        {"lr", "0.01", "0", "lr"},
+        {"lr", "0.01", "1e300", "lr"},
+        {"beta2", "0.95", "1", "beta2"},
+        {"weight_decay", "0.1", "-1", "decay"},
+        {"mlm", "0.15", "15", "mlm"},
+        {"eval_tokens", "32768", "0", "eval_tokens"},
+        {"measure_draws", "2", "100000", "measure_draws"},
+        {"measure_seqs", "2", "0", "measure_seqs"},
+    };
+    sd_model *m = tiny("sd", SD_NORM_NONE, 1);
+    sd_train_opts o = options(4);
+    o.dir = at("options");
+    sd_table_unref(run(m, &o, &two));
+    const char *file = at("options/checkpoint.safetensors");
+    sd_buf was = {0};
+    OK(sd_read_file(file, 0, &was, &err));
+    uint64_t header = 0;
+    memcpy(&header, was.p, 8);
+    sd_train_state st;
+    OK(sd_train_peek(o.dir, &st, &err));
+    sd_train_state_free(&st);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        sd_buf now = {0};
+        sd_buf_put(&now, was.p, was.n);
+        char old[64], new[64]; /* JSON inside of JSON */
+        snprintf(old, sizeof old, "\\\"%s\\\": %s", row[i].name, row[i].was);
+        snprintf(new, sizeof new, "\\\"%s\\\": %s", row[i].name, row[i].is);
+        char *p = strstr(now.p + 8, old);
+        if (!p || (size_t)(p - now.p) > header)
+            fail_msg("the header does not hold %s", old);
+        size_t cut = strlen(old), more = strlen(new), at_p = (size_t)(p - now.p);
+        sd_buf text = {0};
+        sd_buf_put(&text, now.p, at_p);
+        sd_buf_put(&text, new, more);
+        sd_buf_put(&text, now.p + at_p + cut, 8 + header - at_p - cut);
+        uint64_t longer = header + more - cut;
+        memcpy(text.p, &longer, 8);
+        sd_buf_put(&text, now.p + 8 + header, now.n - 8 - header);
+        OK(sd_write_file(file, text.p, text.n, &err));
+        sd_err_clear(&err);
+        if (sd_train_peek(o.dir, &st, &err) != SD_EFORMAT)
+            fail_msg("%s: %s", new, err.text);
+        HAS("checkpoint.safetensors: options");
+        HAS(row[i].says);
+        sd_buf_free(&now);
+        sd_buf_free(&text);
+    }
+    sd_buf_free(&was);
+    sd_model_unref(m);
+}
+
 static void refusals(void **state) {
     (void)state;
     sd_model *m = tiny("sd", SD_NORM_NONE, 1), *other = tiny("softmax", SD_NORM_LAYER, 1);
@@ -546,7 +748,12 @@ static void refusals(void **state) {
     REFUSED(o.adam.beta2 = 1, "beta2");
     REFUSED(o.adam.eps = NAN, "eps");
     REFUSED(o.ctx = 65, "ctx = 65: the position table holds 64");
-    REFUSED((o.batch = 1 << 20, o.accum = 1 << 20), "too large");
+    REFUSED(o.batch = 1 << 20, "batch = 1.04858e+06 is not in 1..65536");
+    REFUSED((o.batch = 1 << 16, o.accum = 1 << 16), "65536 x 16 x 65536 is too large");
+    REFUSED(o.lr = INFINITY, "lr = inf is not in");
+    REFUSED(o.mlm = 2, "mlm");
+    REFUSED(o.measure_draws = -1, "measure_draws");
+    REFUSED(o.teacher_weight = 1.5, "teacher_weight");
     REFUSED(o.resume = true, "folder");
 #undef REFUSED
     assert_int_equal(sd_train(m, few, NULL, &o, &one, NULL, NULL, &err), SD_EINVAL);
@@ -653,8 +860,16 @@ static void infinite_update(void **state) {
     (void)state;
     sd_model *m = tiny("sd", SD_NORM_NONE, 1);
     sd_tokens *t = corpus(500, 1);
+    /* A position that no sequence reaches, so that the loss does not see it: decay alone makes it
+     * infinite. */
+    sd_tensor *pos = NULL;
+    OK(sd_model_get(m, -1, SD_ROLE_POS, SD_F32, &pos, &err));
+    ((float *)pos->data)[60 * 16] = 1e30f;
+    OK(sd_model_set(m, -1, SD_ROLE_POS, pos, &err));
+    sd_tensor_free(pos);
     sd_train_opts o = options(1);
-    o.lr = 1e39;
+    o.lr = 1e9;
+    o.adam.weight_decay = 10;
     o.warmup = 0;
     o.dir = at("infinite");
     assert_int_equal(sd_train(m, t, NULL, &o, &two, NULL, NULL, &err), SD_ENUMERIC);
@@ -1019,6 +1234,10 @@ int main(void) {
         cmocka_unit_test(reference_curve),
         cmocka_unit_test(resume_bit_for_bit),
         cmocka_unit_test(a_folder_is_not_overwritten),
+        cmocka_unit_test(resumed_options),
+        cmocka_unit_test(by_hand),
+        cmocka_unit_test(distillation_gradient),
+        cmocka_unit_test(choice),
         cmocka_unit_test(refusals),
         cmocka_unit_test(diverges),
         cmocka_unit_test(planted_nan),
