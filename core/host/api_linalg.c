@@ -69,6 +69,24 @@ static int h_kernel_planes(sd_call *c, size_t d1, size_t d, const double *wq, co
     return sd_kernel_planes(d1, d, wq, wk, planes, a, b, f_rank, f, lambda, &c->err);
 }
 
+static int h_whitened_planes(sd_call *c, size_t d, const double *gram, size_t planes, double *sigma,
+                             double *a, double *b, size_t *live) {
+    if (!ptrs(c, "whitened_planes", gram, sigma))
+        return c->err.code;
+    if (!a != !b)
+        return sd_api_fail(c, SD_EINVAL, "whitened_planes: a and b go together");
+    return sd_whitened_planes(d, gram, 0, planes, sigma, a, b, live, &c->err);
+}
+
+static int h_whitened_product(sd_call *c, size_t d, const double *gq, const double *gk, size_t rank,
+                              double *sigma, double *a, double *b) {
+    if (!ptrs(c, "whitened_product", gq, gk) || !ptrs(c, "whitened_product", sigma, sigma))
+        return c->err.code;
+    if (!a != !b)
+        return sd_api_fail(c, SD_EINVAL, "whitened_product: a and b go together");
+    return sd_whitened_product(d, gq, gk, rank, sigma, a, b, &c->err);
+}
+
 void sd_api_linalg(sd_host *t) {
     t->matmul = h_matmul;
     t->eigh = h_eigh;
@@ -77,4 +95,6 @@ void sd_api_linalg(sd_host *t) {
     t->qr = h_qr;
     t->skew_planes = h_skew_planes;
     t->kernel_planes = h_kernel_planes;
+    t->whitened_planes = h_whitened_planes;
+    t->whitened_product = h_whitened_product;
 }

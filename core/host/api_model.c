@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "host/api.h"
+#include "nn/price.h"
+#include "nn/rope.h"
 
 static bool layer_ok(sd_call *c, const sd_handle *h, int32_t layer, bool global) {
     int n = sd_model_config(h->u.model)->n_layer;
@@ -172,6 +174,72 @@ static int h_model_set_part(sd_call *c, sd_hmodel *m, int32_t layer, const char 
     return rc;
 }
 
+static int h_model_price(sd_call *c, sd_hmodel *m, int32_t layer, int32_t tokens, sd_hprice *out) {
+    enum { CTX = 1024 };
+    sd_handle *h = sd_api_model_of(c, m);
+    if (!h || !layer_ok(c, h, layer, true))
+        return c->err.code;
+    const sd_config *g = sd_model_config(h->u.model);
+    if (tokens < 0)
+        return sd_api_fail(c, SD_EINVAL, "the price at %d tokens", tokens);
+    if (tokens == 0)
+        tokens = g->n_pos > 0 && g->n_pos < CTX ? g->n_pos : CTX;
+    sd_price p;
+    if (layer < 0)
+        sd_price_of(g, tokens, &p);
+    else
+        sd_price_layer(g, layer, tokens, &p);
+    sd_hprice s = {.recurrent_layers = p.recurrent,
+                   .n_params = layer < 0 ? sd_model_n_params(h->u.model) : p.attn_params,
+                   .attn_params = p.attn_params,
+                   .flops = p.flops,
+                   .attn_flops = p.attn_flops,
+                   .cache_bytes = p.cache_bytes,
+                   .state_bytes = p.state_bytes};
+    return sd_api_fill(c, out, &s, sizeof s);
+}
+
+static int h_model_rope(sd_call *c, sd_hmodel *m, sd_hrope *out) {
+    sd_handle *h = sd_api_model_of(c, m);
+    if (!h)
+        return c->err.code;
+    const sd_config *g = sd_model_config(h->u.model);
+    size_t n = g->pos == SD_POS_ROPE ? (size_t)g->rope.dim / 2 : 0;
+    sd_hrope s = {.pairs = (int32_t)n,
+                  .a = sd_api_alloc(c, n + 1, sizeof *s.a),
+                  .b = sd_api_alloc(c, n + 1, sizeof *s.b),
+                  .inv = sd_api_doubles(c, n + 1)};
+    if (!s.a || !s.b || !s.inv)
+        return SD_ENOMEM;
+    if (n)
+        sd_rope_inv_freq(&g->rope, s.inv);
+    for (size_t i = 0; i < n; i++) {
+        bool halves = g->rope.style == SD_ROPE_HALF;
+        s.a[i] = (int32_t)(halves ? i : 2 * i);
+        s.b[i] = (int32_t)(halves ? i + n : 2 * i + 1);
+    }
+    return sd_api_fill(c, out, &s, sizeof s);
+}
+
+static const char *h_model_no_scores(sd_call *c, sd_hmodel *m, int32_t layer) {
+    sd_handle *h = sd_api_model_of(c, m);
+    if (!h || !layer_ok(c, h, layer, false))
+        return NULL;
+    char *buf = sd_api_alloc(c, 64, 1);
+    const char *why =
+        buf ? sd_attn_no_scores(&sd_model_config(h->u.model)->layer[layer], buf) : NULL;
+    return buf ? (why ? why : "") : NULL;
+}
+
+static int h_model_set_name(sd_call *c, sd_hmodel *m, const char *name) {
+    sd_handle *h = sd_api_writable(c, m);
+    if (!h)
+        return c->err.code;
+    if (!name || !*name)
+        return sd_api_fail(c, SD_EINVAL, "a model cannot be named \"\"");
+    return sd_model_set_name(h->u.model, name, &c->err);
+}
+
 void sd_api_model(sd_host *t) {
     t->model_clone = h_model_clone;
     t->model_release = h_model_release;
@@ -186,4 +254,8 @@ void sd_api_model(sd_host *t) {
     t->model_has_part = h_model_has_part;
     t->model_get_part = h_model_get_part;
     t->model_set_part = h_model_set_part;
+    t->model_price = h_model_price;
+    t->model_rope = h_model_rope;
+    t->model_no_scores = h_model_no_scores;
+    t->model_set_name = h_model_set_name;
 }

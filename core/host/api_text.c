@@ -1,4 +1,5 @@
 /* api_text.c: the plugin table's groups "text", "calibrate" and "evaluate". */
+#include <math.h>
 #include <string.h>
 
 #include "host/api.h"
@@ -89,7 +90,7 @@ static int h_capture(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, int
     capture_ctx k = {c, fn, user};
     sd_err e = {SD_OK, ""}; /* not the call's: the callback's own failure is there */
     sd_status st =
-        sd_calib_stream(h->u.model, ids, n, ctx, max_seqs, on_capture, &k, &c->s->run, &e);
+        sd_calib_stream(h->u.model, ids, n, ctx, max_seqs, false, on_capture, &k, &c->s->run, &e);
     if (st != SD_OK)
         c->err = e;
     return st;
@@ -135,7 +136,7 @@ static int h_calib_get(sd_call *c, sd_hcalib *p, int32_t layer, const char *what
     if (layer < 0 || layer >= sd_calib_n_layer(k) || !sd_calib_at(k, layer)->x2)
         return sd_api_fail(c, SD_EINVAL, "no calibration of layer %d", layer);
     const sd_calib_layer *y = sd_calib_at(k, layer);
-    int64_t H = y->n_head, d = y->d_qk, d1 = y->d_model + 1;
+    int64_t H = y->n_head, d = y->d_qk, d1 = y->d_model + 1, dv = y->d_v;
     const struct {
         const char *name;
         const double *v;
@@ -145,6 +146,7 @@ static int h_calib_get(sd_call *c, sd_hcalib *p, int32_t layer, const char *what
     } held[] = {{"rows", &y->rows, 1, {1}, NULL},
                 {"x2", y->x2, 2, {d1, d1}, NULL},
                 {"qk", y->qk, 3, {H, 2 * d, 2 * d}, "queries and keys"},
+                {"o2", y->o2, 3, {H, dv, dv}, NULL},
                 {"q_mean", y->q_mean, 2, {H, d}, "queries and keys"},
                 {"k_mean", y->k_mean, 2, {H, d}, "queries and keys"},
                 {"diag_mean", y->diag_mean, 1, {H}, "queries and keys"},
@@ -213,6 +215,51 @@ static int h_logits(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, sd_h
     return out->data ? 0 : SD_ENOMEM;
 }
 
+static double cell(const sd_table *t, const char *col) {
+    return sd_table_num(t, 0, sd_table_find_col(t, col));
+}
+
+static int h_compare(sd_call *c, sd_hmodel *a, sd_hmodel *b, const int32_t *ids, size_t n,
+                     int32_t ctx, int32_t stride, uint64_t seed, sd_hdelta *out) {
+    sd_handle *ha = sd_api_model_of(c, a), *hb = ha ? sd_api_model_of(c, b) : NULL;
+    if (!hb)
+        return c->err.code;
+    sd_eval_opts o = {.ctx = ctx, .stride = stride, .expect_tokens = -1};
+    sd_table *t = NULL;
+    if (sd_eval_compare(ha->u.model, hb->u.model, ids, n, &o, seed, &c->s->run, &t, &c->err) !=
+        SD_OK)
+        return c->err.code;
+    sd_hdelta s = {.windows = (int32_t)cell(t, "windows"),
+                   .tokens = (int64_t)cell(t, "tokens"),
+                   .nll_a = log(cell(t, "ppl_a")),
+                   .nll_b = log(cell(t, "ppl_b")),
+                   .delta = cell(t, "delta"),
+                   .lo = cell(t, "delta_lo"),
+                   .hi = cell(t, "delta_hi")};
+    sd_table_unref(t);
+    return sd_api_fill(c, out, &s, sizeof s);
+}
+
+static int h_recall(sd_call *c, sd_hmodel *m, int32_t half, int32_t seqs, uint64_t seed,
+                    sd_hrecall *out) {
+    sd_handle *h = sd_api_model_of(c, m);
+    if (!h)
+        return c->err.code;
+    sd_recall_opts o = {.half = half, .seqs = seqs, .seed = seed};
+    sd_table *t = NULL;
+    if (sd_eval_recall(h->u.model, &o, &c->s->run, &t, &c->err) != SD_OK)
+        return c->err.code;
+    sd_hrecall s = {.half = (int32_t)cell(t, "half"),
+                    .seqs = (int32_t)cell(t, "seqs"),
+                    .accuracy = cell(t, "accuracy"),
+                    .nll = cell(t, "nll"),
+                    .accuracy_first = cell(t, "accuracy_first"),
+                    .nll_first = cell(t, "nll_first"),
+                    .chance = cell(t, "chance")};
+    sd_table_unref(t);
+    return sd_api_fill(c, out, &s, sizeof s);
+}
+
 void sd_api_text(sd_host *t) {
     t->text_ids = h_text_ids;
     t->text_name = h_text_name;
@@ -222,4 +269,6 @@ void sd_api_text(sd_host *t) {
     t->calib_release = h_calib_release;
     t->evaluate = h_evaluate;
     t->logits = h_logits;
+    t->compare = h_compare;
+    t->recall = h_recall;
 }

@@ -178,6 +178,14 @@ static void h_train_release(sd_call *c, sd_htrain *t) {
     sd_api_drop(c, t, H_TRAIN);
 }
 
+static int h_train_teach(sd_call *c, sd_htrain *p, sd_hmodel *teacher, double weight) {
+    sd_api_trainer *t = train_of(c, p);
+    sd_handle *h = t && teacher ? sd_api_model_of(c, teacher) : NULL;
+    if (!t || (teacher && !h))
+        return c->err.code;
+    return sd_learner_teach(t->l, h ? h->u.model : NULL, weight, &c->err);
+}
+
 void sd_api_train(sd_host *t) {
     t->train_new = h_train_new;
     t->train_size = h_train_size;
@@ -191,4 +199,5 @@ void sd_api_train(sd_host *t) {
     t->train_step = h_train_step;
     t->train_store = h_train_store;
     t->train_release = h_train_release;
+    t->train_teach = h_train_teach;
 }

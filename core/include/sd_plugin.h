@@ -1,4 +1,4 @@
-/* sd_plugin.h: the one header a plugin includes. ABI 1.0.
+/* sd_plugin.h: the one header a plugin includes. ABI 1.1.
  *
  * A plugin is a shared object that exports one data symbol, `sd_plugin`. It is native code running
  * inside the program: load only what you trust. The host checks ABI version and structure sizes
@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #define SD_ABI_MAJOR 1
-#define SD_ABI_MINOR 0
+#define SD_ABI_MINOR 1
 #define SD_PLUGIN_EXPORT __attribute__((visibility("default")))
 #if defined(__GNUC__)
 #define SD_PLUGIN_PRINTF(f_, a_) __attribute__((format(printf, f_, a_)))
@@ -196,6 +196,42 @@ typedef struct sd_hscore {
     double nll;     /* mean, nats */
     double ppl;     /* exp(nll) */
 } sd_hscore;
+
+/* What a model costs at a context of T tokens (1.1). FLOPs are a token's forward pass; bytes those
+ * of an f32 decoder after T tokens. */
+typedef struct sd_hprice {
+    uint32_t struct_size;
+    int32_t recurrent_layers;      /* decode with constant state */
+    int64_t n_params, attn_params; /* attention sublayers, norms not counted */
+    double flops, attn_flops;
+    double cache_bytes, state_bytes; /* grows with T; constant */
+} sd_hprice;
+
+/* Two models on the same windows (1.1): mean loss of each in nats, delta = nll_b - nll_a with its
+ * 95% interval by paired bootstrap over windows. */
+typedef struct sd_hdelta {
+    uint32_t struct_size;
+    int32_t windows;
+    int64_t tokens;
+    double nll_a, nll_b, delta, lo, hi;
+} sd_hdelta;
+
+/* Induction (1.1): random tokens repeated once; accuracy and loss on the second half, and on the
+ * first, where nothing can be recalled. */
+typedef struct sd_hrecall {
+    uint32_t struct_size;
+    int32_t half, seqs;
+    double accuracy, nll, accuracy_first, nll_first, chance;
+} sd_hrecall;
+
+/* Rotary positions (1.1): pair i turns dimensions (a[i], b[i]) of a head by position * inv[i]. The
+ * arrays are the call's. */
+typedef struct sd_hrope {
+    uint32_t struct_size;
+    int32_t pairs; /* 0: no rotary positions */
+    int32_t *a, *b;
+    double *inv;
+} sd_hrope;
 
 /* One named slice of a trainer's flat buffers. */
 typedef struct sd_hslice {
@@ -383,6 +419,46 @@ struct sd_host {
     bool (*cancelled)(sd_call *c);
     void (*log)(sd_call *c, bool warning, const char *fmt, ...) SD_PLUGIN_PRINTF(3, 4);
     int32_t (*threads)(sd_call *c); /* threads the session allows, >= 1 */
+
+    /* ==== 1.1 ==== */
+
+    /* -- model: price at a context of `tokens` (0: the position table, at most 1024); layer -1: all
+     * of the model, else one attention sublayer. */
+    int (*model_price)(sd_call *c, sd_hmodel *m, int32_t layer, int32_t tokens, sd_hprice *out);
+    int (*model_rope)(sd_call *c, sd_hmodel *m, sd_hrope *out);
+    /* Kind and options of a layer as the host knows the kind: "" or why heads of this layer have no
+     * scores to take apart ("no scores (uniform)"); the call's. NULL: failed. */
+    const char *(*model_no_scores)(sd_call *c, sd_hmodel *m, int32_t layer);
+    /* Titles and file names; only a clone can be named. */
+    int (*model_set_name)(sd_call *c, sd_hmodel *m, const char *name);
+
+    /* -- calibrate: calib_get also knows "o2" (H, d_v, d_v), the second moment of the heads'
+     * outputs before W_O. */
+
+    /* -- evaluate: ctx, stride as for evaluate; draws are seeded with `seed`. half, seqs 0: min(64,
+     * half the position table), 8. */
+    int (*compare)(sd_call *c, sd_hmodel *a, sd_hmodel *b, const int32_t *ids, size_t n,
+                   int32_t ctx, int32_t stride, uint64_t seed, sd_hdelta *out);
+    int (*recall)(sd_call *c, sd_hmodel *m, int32_t half, int32_t seqs, uint64_t seed,
+                  sd_hrecall *out);
+
+    /* -- linear algebra. Planes of A = QK' - KQ' that are strongest over all pairs of rows, from
+     * the second moment gram (2d, 2d) of [Q K] (calib_get "qk"): sigma (d) descending, over the
+     * number of rows; a, b (2d, planes, nullable together) fold: with Q' = [Q K] a, K' = [Q K] b,
+     * Q'K'' - K'Q'' is A cut to its `planes` strongest (METHOD 8.2). live (nullable): directions
+     * that the rows visit; the others are dropped. */
+    int (*whitened_planes)(sd_call *c, size_t d, const double *gram, size_t planes, double *sigma,
+                           double *a, double *b, size_t *live);
+    /* The product of rank `rank` nearest to QK' over all pairs of rows, from the second moments gq,
+     * gk (d, d): (Q a)(K b)'; a, b (d, rank, nullable together); sigma (d) descending: the mean
+     * squared error is the sum of the squares left out. */
+    int (*whitened_product)(sd_call *c, size_t d, const double *gq, const double *gk, size_t rank,
+                            double *sigma, double *a, double *b);
+
+    /* -- train: what train_backward descends becomes, at a scored position, (1 - weight) NLL +
+     * weight KL(teacher || student); NULL or 0: the text alone. The losses reported stay the
+     * text's. The teacher reads the same ids; its vocabulary must be the same. */
+    int (*train_teach)(sd_call *c, sd_htrain *t, sd_hmodel *teacher, double weight);
 };
 
 #ifdef __cplusplus

@@ -20,6 +20,7 @@ typedef struct sd_capture {
     const float *v;          // (B, T, Hkv, d_v)
     const float *d;          // (B, T, H) S–D diagonal (positive), else NULL
     const float *delta;      // (B, T, H) δ of the scores' diagonal (S–D: −d); NULL: all 0
+    const float *o;          // (B, T, H, d_v) the heads' outputs; NULL unless capture_output
     sd_attn_slots slots;     /* rows B·T */
 } sd_capture;
 
@@ -28,6 +29,7 @@ typedef struct sd_forward_opts {
     sd_status (*capture)(void *ctx, const sd_capture *c, sd_err *err); /* nullable */
     void *capture_ctx;
     bool stop_after_capture;    /* do not run past the last layer's attention */
+    bool capture_output;        /* the capture comes after the heads have run, with their outputs */
     const int32_t *token_types; // (B, T) BERT segment ids; nullable = 0
 } sd_forward_opts;
 

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "nn/net_i.h"
+#include "nn/price.h"
 #include "nn/rope.h"
 #include "num/blas.h"
 
@@ -528,18 +529,9 @@ sd_status sd_net_backward(const sd_net *net, sd_net_ws *ws, const sd_net_batch *
 }
 
 double sd_net_flops(const sd_net *net, int tokens, bool training) {
-    const sd_config *c = &net->cfg;
-    double d = c->d_model, f = 0;
-    for (int l = 0; l < c->n_layer; l++) {
-        const sd_layer_cfg *lc = &c->layer[l];
-        const net_layer *nl = &net->layer[l];
-        f += 2 * d * (double)nl->np + 2 * (double)nl->attn_width * d;
-        f += 2 * d * c->d_ff * (c->gated_mlp ? 3 : 2);
-        f += nl->kind->flops(lc, sd_attn_mean_keys(lc, c->causal, (size_t)tokens));
-    }
-    if (c->has_head)
-        f += 2 * d * c->vocab + (c->mlm_head ? 2 * d * d : 0);
-    return training ? 3 * f : f;
+    sd_price p;
+    sd_price_of(&net->cfg, tokens, &p);
+    return training ? 3 * p.flops : p.flops;
 }
 
 void sd_net_parallel(sd_net_ws *ws, size_t n, void (*fn)(void *ctx, size_t i, int worker),

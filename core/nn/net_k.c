@@ -361,7 +361,7 @@ static sd_status capture_weights(const pass *p, double **fl, sd_err *err) {
 static sd_status capture(const pass *p, const sd_forward_opts *opts, sd_err *err) {
     const sd_layer_cfg *lc = p->lc;
     const net_layer *nl = p->nl;
-    float *x = NULL, *slot[SD_SLOT_COUNT] = {NULL}, *d = NULL, *delta = NULL;
+    float *x = NULL, *slot[SD_SLOT_COUNT] = {NULL}, *d = NULL, *delta = NULL, *o = NULL;
     double *fl = NULL;
     sd_status st = SD_OK;
     sd_capture c = {.layer = p->l,
@@ -386,6 +386,11 @@ static sd_status capture(const pass *p, const sd_forward_opts *opts, sd_err *err
     }
     SD_GO(st, out, capture_delta(p, &d, &delta, err));
     SD_GO(st, out, capture_weights(p, &fl, err));
+    if (opts->capture_output) {
+        size_t od = (size_t)lc->n_head * (size_t)lc->d_v;
+        SD_GO(st, out, to_f32(p, p->args.o, od, od, &o, err));
+        c.o = o;
+    }
     c.x = x;
     c.q = slot[SD_SLOT_Q];
     c.k = slot[SD_SLOT_K];
@@ -401,6 +406,7 @@ out:
     sd_free(d);
     sd_free(delta);
     sd_free(fl);
+    sd_free(o);
     return st;
 }
 
@@ -408,14 +414,18 @@ static sd_status layer_forward(pass *p, int l, const sd_forward_opts *opts, bool
                                sd_err *err) {
     set_layer(p, l);
     SD_TRY(run(p, p->blocks, proj_rows, err));
-    if (opts && opts->capture) {
+    bool seen = opts && opts->capture,
+         last = seen && opts->stop_after_capture && l == p->c->n_layer - 1;
+    if (seen && !opts->capture_output)
         SD_TRY(capture(p, opts, err));
-        if (opts->stop_after_capture && l == p->c->n_layer - 1) {
-            *stop = true;
-            return SD_OK;
-        }
-    }
+    *stop = last;
+    if (last && !opts->capture_output)
+        return SD_OK;
     SD_TRY(run(p, (size_t)p->b->batch * (size_t)p->lc->n_kv_head, head_fwd, err));
+    if (seen && opts->capture_output)
+        SD_TRY(capture(p, opts, err));
+    if (last)
+        return SD_OK;
     return run(p, p->blocks, out_rows, err);
 }
 

@@ -17,7 +17,8 @@ int sd_calib_ctx(const sd_config *c) {
 }
 
 sd_status sd_calib_stream(sd_model *m, const int32_t *ids, size_t n, int ctx, int max_seqs,
-                          sd_capture_fn fn, void *fn_ctx, const sd_run *run, sd_err *err) {
+                          bool outputs, sd_capture_fn fn, void *fn_ctx, const sd_run *run,
+                          sd_err *err) {
     if (n == 0 || !ids)
         return sd_fail(err, SD_EINVAL, "a text without tokens");
     if (ctx < 0 || max_seqs < 0)
@@ -29,8 +30,11 @@ sd_status sd_calib_stream(sd_model *m, const int32_t *ids, size_t n, int ctx, in
     size_t seqs = n / (size_t)ctx;
     if (max_seqs > 0 && seqs > (size_t)max_seqs)
         seqs = (size_t)max_seqs;
-    sd_forward_opts o = {
-        .run = run, .capture = fn, .capture_ctx = fn_ctx, .stop_after_capture = true};
+    sd_forward_opts o = {.run = run,
+                         .capture = fn,
+                         .capture_ctx = fn_ctx,
+                         .stop_after_capture = true,
+                         .capture_output = outputs};
     for (size_t s = 0; s < seqs; s++) {
         sd_run_progress(run, "calibrating", (double)s, (double)seqs);
         SD_TRY(sd_check_cancel(err));
@@ -52,9 +56,11 @@ static sd_status begin(sd_calib_layer *y, const sd_capture *s, sd_err *err) {
     size_t d = (size_t)s->d_qk, d1 = (size_t)s->d_model + 1, nh = (size_t)s->n_head;
     y->n_head = s->n_head;
     y->d_qk = s->d_qk;
+    y->d_v = s->d_v;
     y->d_model = s->d_model;
     y->scale = s->scale;
     SD_TRY(doubles(d1, d1, 1, &y->x2, err));
+    SD_TRY(doubles(nh, (size_t)s->d_v, (size_t)s->d_v, &y->o2, err));
     if (s->q && s->k) {
         SD_TRY(doubles(nh, 2 * d, 2 * d, &y->qk, err));
         SD_TRY(doubles(nh, d, 1, &y->q_mean, err));
@@ -99,6 +105,15 @@ static void add_head(sd_calib_layer *y, const sd_capture *s, size_t h, size_t ro
     sd_gemm_f64(true, false, 2 * d, 2 * d, rows, 1, u, 2 * d, u, 2 * d, 1, sum, 2 * d);
 }
 
+/* Sums of head h's oᵀo. */
+static void add_output(sd_calib_layer *y, const sd_capture *s, size_t h, size_t rows, double *u) {
+    size_t d = (size_t)s->d_v, nh = (size_t)s->n_head;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < d; j++)
+            u[i * d + j] = s->o[(i * nh + h) * d + j];
+    sd_gemm_f64(true, false, d, d, rows, 1, u, d, u, d, 1, y->o2 + h * d * d, d);
+}
+
 static sd_status add(void *ctx, const sd_capture *s, sd_err *err) {
     sd_calib *k = ctx;
     sd_calib_layer *y = &k->layer[s->layer];
@@ -107,13 +122,15 @@ static sd_status add(void *ctx, const sd_capture *s, sd_err *err) {
     if (!y->x2)
         SD_TRY(begin(y, s, err));
     size_t rows = (size_t)s->batch * (size_t)s->tokens, nh = (size_t)s->n_head;
-    size_t d1 = (size_t)s->d_model + 1, d2 = 2 * (size_t)s->d_qk;
+    size_t d1 = (size_t)s->d_model + 1, d2 = 2 * (size_t)s->d_qk, wide = d1 > d2 ? d1 : d2;
     double *u;
-    SD_TRY(doubles(rows, d1 > d2 ? d1 : d2, 1, &u, err));
+    SD_TRY(doubles(rows, wide > (size_t)s->d_v ? wide : (size_t)s->d_v, 1, &u, err));
     y->rows += (double)rows;
     add_inputs(y, s, rows, u);
     for (size_t h = 0; y->qk && h < nh; h++)
         add_head(y, s, h, rows, u);
+    for (size_t h = 0; h < nh; h++)
+        add_output(y, s, h, rows, u);
     for (size_t i = 0; y->d_mean && i < rows * nh; i++) {
         double v = s->d[i];
         y->d_mean[i % nh] += v;
@@ -136,6 +153,7 @@ static void finish(sd_calib_layer *y) {
     double inv = 1.0 / y->rows;
     scale(y->x2, d1 * d1, inv);
     scale(y->qk, nh * 4 * d * d, inv);
+    scale(y->o2, nh * (size_t)y->d_v * (size_t)y->d_v, inv);
     scale(y->q_mean, nh * d, inv);
     scale(y->k_mean, nh * d, inv);
     scale(y->diag_mean, nh, inv);
@@ -156,7 +174,7 @@ sd_status sd_calib_new(sd_model *m, const int32_t *ids, size_t n, int ctx, int m
     k->layers = layers;
     k->layer = sd_alloc((size_t)k->n_layer, sizeof *k->layer, err);
     sd_status st =
-        k->layer ? sd_calib_stream(m, ids, n, ctx, max_seqs, add, k, run, err) : SD_ENOMEM;
+        k->layer ? sd_calib_stream(m, ids, n, ctx, max_seqs, true, add, k, run, err) : SD_ENOMEM;
     if (st != SD_OK) {
         sd_calib_free(k);
         return st;
@@ -173,7 +191,8 @@ void sd_calib_free(sd_calib *k) {
         return;
     for (int l = 0; k->layer && l < k->n_layer; l++) {
         sd_calib_layer *y = &k->layer[l];
-        double *all[] = {y->x2, y->qk, y->q_mean, y->k_mean, y->diag_mean, y->d_mean, y->d_sd};
+        double *all[] = {y->x2,     y->qk,        y->o2,     y->q_mean,
+                         y->k_mean, y->diag_mean, y->d_mean, y->d_sd};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++)
             sd_free(all[i]);
     }

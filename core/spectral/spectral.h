@@ -139,4 +139,12 @@ sd_status sd_whitened_planes(size_t d, const double *gram, double cutoff, size_t
                              double *sigma, double *SD_NULLABLE a, double *SD_NULLABLE b,
                              size_t *SD_NULLABLE rank, sd_err *err);
 
+/* The best rank-`rank` product in place of Q Kᵀ (METHOD §7.4), from the second moments gq = QᵀQ/N
+ * and gk = KᵀK/N' (d×d) of the rows of Q (N×d) and K (N'×d): a, b (d×rank, nullable together) with
+ * (Q·a)(K·b)ᵀ nearest to Q Kᵀ over all N·N' pairs of rows; the mean of the squared error is
+ * Σ_{r≥rank} sigma². sigma (d) descending. Eigenvalues below d·u·λmax are dropped, as above. */
+sd_status sd_whitened_product(size_t d, const double *gq, const double *gk, size_t rank,
+                              double *sigma, double *SD_NULLABLE a, double *SD_NULLABLE b,
+                              sd_err *err);
+
 #endif

@@ -175,3 +175,64 @@ out:
     sd_free(y);
     return st;
 }
+
+/* R = Λ^½ Vᵀ with RᵀR = gram and its pseudo-inverse V Λ^-½ (both n×n); directions below the cut-off
+ * are dropped from both. */
+static sd_status root_of(size_t n, const double *gram, double *r, double *inv, sd_err *err) {
+    double *v = sd_alloc_raw(n * n + 1, sizeof *v, err),
+           *lam = sd_alloc_raw(n + 1, sizeof *lam, err);
+    sd_status st = v && lam ? sd_eigh(n, gram, lam, v, err) : SD_ENOMEM;
+    for (size_t i = 0; st == SD_OK && i < n; i++) {
+        bool keep = lam[i] > 0 && lam[i] > (double)n * SD_UNIT_ROUNDOFF * lam[n - 1];
+        double root = keep ? sqrt(lam[i]) : 0;
+        for (size_t j = 0; j < n; j++) {
+            r[i * n + j] = root * v[j * n + i];
+            inv[j * n + i] = keep ? v[j * n + i] / root : 0;
+        }
+    }
+    sd_free(v);
+    sd_free(lam);
+    return st;
+}
+
+sd_status sd_whitened_product(size_t d, const double *gq, const double *gk, size_t rank,
+                              double *sigma, double *a, double *b, sd_err *err) {
+    sd_status st = SD_OK;
+    if (rank > d)
+        return sd_fail(err, SD_EINVAL, "a product over %zu dimensions has rank %zu, not %zu", d, d,
+                       rank);
+    const double *in[2] = {gq, gk};
+    for (int i = 0; i < 2; i++) {
+        size_t at = sd_first_nonfinite_f64(in[i], d * d);
+        if (at < d * d)
+            return sd_fail(err, SD_ENUMERIC, "non-finite second moment at row %zu, column %zu",
+                           at / d, at % d);
+    }
+    double *w = sd_alloc(7 * d * d + d + 1, sizeof *w, err);
+    if (!w || !d)
+        goto out;
+    double *rq = w, *iq = rq + d * d, *rk = iq + d * d, *ik = rk + d * d, *m = ik + d * d,
+           *u = m + d * d, *vt = u + d * d, *s = vt + d * d;
+    SD_GO(st, out, root_of(d, gq, rq, iq, err));
+    SD_GO(st, out, root_of(d, gk, rk, ik, err));
+    sd_gemm_f64(false, true, d, d, d, 1, rq, d, rk, d, 0, m, d);
+    SD_GO(st, out, sd_svd(d, d, m, s, u, vt, err));
+    memcpy(sigma, s, d * sizeof *sigma);
+    for (size_t r = 0; a && b && r < rank; r++) {
+        double root = sqrt(s[r]);
+        for (size_t i = 0; i < d; i++) {
+            double x = 0, y = 0;
+            for (size_t j = 0; j < d; j++) {
+                x += iq[i * d + j] * u[j * d + r];
+                y += ik[i * d + j] * vt[r * d + j];
+            }
+            a[i * rank + r] = root * x;
+            b[i * rank + r] = root * y;
+        }
+    }
+out:
+    if (!w)
+        st = SD_ENOMEM;
+    sd_free(w);
+    return st;
+}

@@ -26,6 +26,69 @@ static int on_capture(void *user, const sd_hcapture *c) {
     return 0;
 }
 
+/* What ABI 1.1 added; the number of checks that held through *held. */
+static int since_1_1(const sd_host *host, sd_call *call, sd_hmodel *in, const int32_t *ids,
+                     int *held) {
+    int done = 0;
+    sd_hmodel_info mi = {.struct_size = sizeof mi};
+    sd_hlayer_info li = {.struct_size = sizeof li};
+    CHECK(host->model_info(call, in, &mi) == 0 && host->model_layer(call, in, 0, &li) == 0);
+    sd_hprice all = {.struct_size = sizeof all}, one = {.struct_size = sizeof one};
+    CHECK(host->model_price(call, in, -1, 0, &all) == 0 &&
+          host->model_price(call, in, 0, 0, &one) == 0);
+    CHECK(all.n_params == mi.n_params && one.attn_params * mi.n_layer == all.attn_params);
+    CHECK(all.flops > all.attn_flops && all.cache_bytes > 0 && all.recurrent_layers == 0);
+    CHECK(host->model_price(call, in, mi.n_layer, 0, &one) != 0);
+    host->fail_clear(call);
+    sd_hrope rope = {.struct_size = sizeof rope};
+    CHECK(host->model_rope(call, in, &rope) == 0 && rope.pairs == 0);
+    sd_hmodel *m = host->model_clone(call, in);
+    CHECK(m && host->model_no_scores(call, in, 0)[0] == 0);
+    strcpy(li.kind, "uniform");
+    li.d_qk = 0;
+    CHECK(host->model_set_layer(call, m, 0, &li) == 0);
+    CHECK(strcmp(host->model_no_scores(call, m, 0), "no scores (uniform)") == 0);
+    CHECK(host->model_price(call, m, -1, 0, &one) == 0 && one.recurrent_layers == 1 &&
+          one.cache_bytes < all.cache_bytes && one.n_params < all.n_params);
+    CHECK(host->model_set_name(call, m, "cut") == 0 &&
+          strcmp(host->model_name(call, m), "cut") == 0);
+    CHECK(host->model_set_name(call, in, "cut") != 0);
+    host->fail_clear(call);
+    sd_hdelta d = {.struct_size = sizeof d};
+    CHECK(host->compare(call, in, m, ids, 40, 16, 16, 1, &d) == 0 && d.tokens == 39);
+    CHECK(d.windows == 3 && fabs(d.nll_b - d.nll_a - d.delta) < 1e-9 && d.lo <= d.delta &&
+          d.delta <= d.hi);
+    sd_hrecall r = {.struct_size = sizeof r};
+    CHECK(host->recall(call, in, 8, 2, 1, &r) == 0 && r.half == 8 && r.seqs == 2 && r.nll > 0);
+    sd_hcalib *cal = host->calibrate(call, in, ids, 32, 16, 2);
+    sd_harray o;
+    CHECK(cal && host->calib_get(call, cal, 0, "o2", &o) == 0 && o.shape[2] == li.d_v &&
+          o.data[0] > 0);
+    host->calib_release(call, cal);
+    const double G[4] = {4, 0, 0, 9}, one1[1] = {4}, one2[1] = {9}; /* q, k uncorrelated: sigma 6 */
+    double sg[1], a[2], b[2];
+    size_t live;
+    CHECK(host->whitened_planes(call, 1, G, 1, sg, a, b, &live) == 0 && live == 2);
+    CHECK(fabs(sg[0] - 6) < 1e-12 && fabs(a[0] * b[1] - b[0] * a[1] - 1) < 1e-12);
+    CHECK(host->whitened_product(call, 1, one1, one2, 1, sg, a, b) == 0 &&
+          fabs(sg[0] - 6) < 1e-12 && fabs(a[0] * b[0] - 1) < 1e-12);
+    sd_htrain *tr = host->train_new(call, in, 1, 16);
+    double x;
+    CHECK(tr && host->train_teach(call, tr, in, 1) == 0);
+    host->train_zero(call, tr); /* its own teacher: nothing to learn */
+    CHECK(host->train_backward(call, tr, ids, ids + 1, 1, 16, 1, &x) == 0);
+    double most = 0;
+    for (size_t i = 0; i < host->train_size(call, tr); i++)
+        most = fmax(most, fabs((double)host->train_grad(call, tr)[i]));
+    CHECK(most < 1e-4 && host->train_teach(call, tr, in, 2) != 0);
+    host->fail_clear(call);
+    CHECK(host->train_teach(call, tr, NULL, 0) == 0);
+    host->train_release(call, tr);
+    host->model_release(call, m);
+    *held += done;
+    return 0;
+}
+
 static int run(const sd_host *host, sd_call *call) {
     int done = 0;
     sd_hmodel *in = host->arg_model(call, "model");
@@ -143,6 +206,8 @@ static int run(const sd_host *host, sd_call *call) {
     host->rng_release(call, r1);
     host->rng_release(call, r2);
     CHECK(host->threads(call) >= 1 && !host->cancelled(call));
+    if (since_1_1(host, call, in, ids, &done))
+        return host->failed(call);
     host->progress(call, "testing", 1, 1);
     host->table_meta_num(call, t, "checks", done);
     return host->return_table(call, t);

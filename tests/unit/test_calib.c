@@ -36,8 +36,8 @@ static void text(int32_t *ids, size_t n) {
 
 /* Layer 0's rows, kept. */
 typedef struct rows {
-    size_t n, d_model, nh, nkv, d;
-    double *x, *q, *k, *diag;
+    size_t n, d_model, nh, nkv, d, dv;
+    double *x, *q, *k, *diag, *o;
 } rows;
 
 static sd_status keep(void *ctx, const sd_capture *s, sd_err *e) {
@@ -50,6 +50,7 @@ static sd_status keep(void *ctx, const sd_capture *s, sd_err *e) {
     r->nh = (size_t)s->n_head;
     r->nkv = (size_t)s->n_kv_head;
     r->d = (size_t)s->d_qk;
+    r->dv = (size_t)s->d_v;
     const struct {
         double **to;
         const float *from;
@@ -57,8 +58,9 @@ static sd_status keep(void *ctx, const sd_capture *s, sd_err *e) {
     } part[] = {{&r->x, s->x, r->d_model},
                 {&r->q, s->q, r->nh * r->d},
                 {&r->k, s->k, r->nkv * r->d},
-                {&r->diag, s->d, r->nh}};
-    for (int i = 0; i < 4; i++) {
+                {&r->diag, s->d, r->nh},
+                {&r->o, s->o, r->nh * r->dv}};
+    for (int i = 0; i < 5; i++) {
         if (!part[i].from)
             continue;
         if (!*part[i].to)
@@ -105,7 +107,7 @@ static void moments(void **state) {
         sd_model *m = make(kind, "softmax");
         rows r = {0};
         sd_calib *k = NULL;
-        OK(sd_calib_stream(m, ids, MAX_ROWS + 4, T, 0, keep, &r, NULL, &err));
+        OK(sd_calib_stream(m, ids, MAX_ROWS + 4, T, 0, true, keep, &r, NULL, &err));
         assert_int_equal(r.n, MAX_ROWS); /* a last short piece is dropped */
         OK(sd_calib_new(m, ids, MAX_ROWS + 4, T, 0, NULL, NULL, &k, &err));
         const sd_calib_layer *y = sd_calib_at(k, 0);
@@ -119,6 +121,13 @@ static void moments(void **state) {
         near(kind, "x2", y->x2[d1 + 4], xx / MAX_ROWS);
         near(kind, "mean of x", y->x2[(d1 - 1) * d1 + 4], x / MAX_ROWS);
         near(kind, "x2's corner", y->x2[d1 * d1 - 1], 1);
+        assert_non_null(r.o);
+        for (size_t h = 0; h < r.nh; h++) {
+            double oo = 0;
+            for (size_t t = 0; t < r.n; t++)
+                oo += r.o[(t * r.nh + h) * r.dv] * r.o[(t * r.nh + h) * r.dv + 2] / MAX_ROWS;
+            near(kind, "o2", y->o2[(h * r.dv) * r.dv + 2], oo);
+        }
         bool scores = r.q != NULL;
         assert_true((y->qk != NULL) == scores && (y->q_mean != NULL) == scores);
         assert_true((y->k_mean != NULL) == scores && (y->diag_mean != NULL) == scores);
@@ -138,6 +147,7 @@ static void moments(void **state) {
         sd_calib_free(k);
         sd_model_unref(m);
         free(r.x);
+        free(r.o);
         free(r.q);
         free(r.k);
         free(r.diag);

@@ -5,6 +5,7 @@
 #include "net_help.h"
 #include "nn/decode.h"
 #include "nn/forward.h"
+#include "nn/price.h"
 
 static sd_err err;
 #define OK(expr_)                                                            \
@@ -214,6 +215,47 @@ static void test_memory(void **state) {
     sd_config_free(&c);
 }
 
+/* The price of a config is what a decoder of it takes. */
+static void test_price(void **state) {
+    (void)state;
+    enum { N = 64 };
+    for (int i = 0; i < N_KINDS; i++) {
+        sd_config c;
+        test_config(&c, kinds[i].kind);
+        for (int l = 0; l < c.n_layer; l++)
+            set_kind(&c.layer[l], i);
+        sd_net *net = test_net(&c, SD_F32, 3, 0.5);
+        sd_decoder *d = NULL;
+        size_t cache, st;
+        OK(sd_decoder_new(net, &(sd_decode_plan){.capacity = N, .rows = 1, .threads = 1}, &d,
+                          &err));
+        sd_decoder_bytes(d, &cache, &st);
+        sd_price p;
+        sd_price_of(&c, N, &p);
+        assert_int_equal(p.recurrent, sd_attn_of(&c.layer[0])->recurrent ? c.n_layer : 0);
+        bool window = sd_attn_window(&c.layer[0]) > 0;
+        /* each block of the decoder is rounded up to 64 bytes, each head's state to 8 numbers */
+        double slack = 64.0 * c.n_layer * c.layer[0].n_kv_head;
+        assert_true(p.cache_bytes <= (double)cache);
+        assert_true(window || (double)cache <= p.cache_bytes + slack);
+        assert_true(p.state_bytes <= (double)st && (double)st <= p.state_bytes + slack);
+        assert_true(p.flops == sd_net_flops(net, N, false) && p.attn_flops < p.flops);
+        int64_t shape[2], attn = 0;
+        int ndim;
+        for (int l = 0; l < c.n_layer; l++)
+            for (int r = 0; r < SD_ROLE_COUNT; r++) {
+                bool mlp = (r >= SD_ROLE_NORM2_G && r <= SD_ROLE_B2) || r == SD_ROLE_NORM1_G ||
+                           r == SD_ROLE_NORM1_B || sd_role_is_global((sd_role)r);
+                if (!mlp && sd_role_shape(&c, l, (sd_role)r, shape, &ndim))
+                    attn += shape[0] * (ndim == 2 ? shape[1] : 1);
+            }
+        assert_int_equal(p.attn_params, attn);
+        sd_decoder_free(d);
+        sd_net_free(net);
+        sd_config_free(&c);
+    }
+}
+
 static void test_refusals(void **state) {
     (void)state;
     sd_config c;
@@ -321,8 +363,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds),    cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_families), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_sampling),
-        cmocka_unit_test(test_top_k),
+        cmocka_unit_test(test_price),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sampling), cmocka_unit_test(test_top_k),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

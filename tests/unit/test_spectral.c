@@ -601,6 +601,41 @@ static void gram_of(size_t n, size_t w, const double *u, double *g) {
         g[i] /= (double)n;
 }
 
+/* The second moments of two sets of rows, and the product of low rank nearest to theirs. */
+static void whitened_product(void **state) {
+    (void)state;
+    enum { N = 9, M = 11, D = 4 };
+    double q[N * D], k[M * D], gq[D * D], gk[D * D], full[N * M], s[D], s2[D], u[N * M], vt[N * M];
+    for (int i = 0; i < N * D; i++)
+        q[i] = sin(1.0 + 3 * i) * (1 + i % D);
+    for (int i = 0; i < M * D; i++)
+        k[i] = i % D == 3 ? 0 : cos(2.0 + 5 * i); /* a dead dimension: gk is singular */
+    sd_gemm_f64(true, false, D, D, N, 1.0 / N, q, D, q, D, 0, gq, D);
+    sd_gemm_f64(true, false, D, D, M, 1.0 / M, k, D, k, D, 0, gk, D);
+    sd_gemm_f64(false, true, N, M, D, 1, q, D, k, D, 0, full, M);
+    double sv[N];
+    ok(sd_svd(N, M, full, sv, u, vt, &err));
+    for (size_t r = 0; r <= D; r++) {
+        double a[D * D], b[D * D], qa[N * D], kb[M * D], e = 0, tail = 0;
+        ok(sd_whitened_product(D, gq, gk, r, s, r ? a : NULL, r ? b : NULL, &err));
+        for (int i = 0; i < D; i++)
+            rel("sigma", s[i] + 1, sv[i] / sqrt((double)N * M) + 1, 1e-12);
+        sd_gemm_f64(false, false, N, r, D, 1, q, D, a, r ? r : 1, 0, qa, r ? r : 1);
+        sd_gemm_f64(false, false, M, r, D, 1, k, D, b, r ? r : 1, 0, kb, r ? r : 1);
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < M; j++) {
+                double cut = r ? sd_dot_f64(r, qa + (size_t)i * r, kb + (size_t)j * r) : 0;
+                e += pow(full[i * M + j] - cut, 2) / (N * M);
+            }
+        for (size_t i = r; i < D; i++)
+            tail += s[i] * s[i];
+        assert_true(fabs(e - tail) <= 1e-12 * s[0] * s[0]);
+    }
+    assert_int_equal(sd_whitened_product(D, gq, gk, D + 1, s, NULL, NULL, &err), SD_EINVAL);
+    gk[2] = NAN;
+    assert_int_equal(sd_whitened_product(D, gq, gk, 1, s2, NULL, NULL, &err), SD_ENUMERIC);
+}
+
 static void whitened_planes(void **state) {
     (void)state;
     json_t *c = json_object_get(ref, "whitened");
@@ -796,6 +831,7 @@ int main(void) {
         cmocka_unit_test(rope_lag),
         cmocka_unit_test(kernel_planes),
         cmocka_unit_test(whitened_planes),
+        cmocka_unit_test(whitened_product),
         cmocka_unit_test(n09_singular),
         cmocka_unit_test(n08_key_bias),
         cmocka_unit_test(symplectic_invariance),
