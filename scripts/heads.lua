@@ -81,6 +81,11 @@ local function share(w, column, test)
     return n > 0 and hits / n or nil
 end
 
+-- The rank a head can have: two a plane, d planes in d dimensions.
+local function capacity(layer)
+    return 2 * (layer.d_qk and layer.d_qk > 0 and layer.d_qk or layer.planes or 0)
+end
+
 local heads_rows, summary = {}, {}
 for _, path in ipairs(models) do
     local m = open(path)
@@ -92,7 +97,7 @@ for _, path in ipairs(models) do
         if not ok and tostring(r) == "interrupted" then error(r, 0) end
     end
     for _, row in w:rows() do
-        local r = { model = m.name, capacity = 2 * m.config.layer[row.layer].d_qk }
+        local r = { model = m.name, capacity = capacity(m.config.layer[row.layer]) }
         for _, c in ipairs(w.columns) do
             if type(row[c]) ~= "table" then r[c] = row[c] end
         end
@@ -111,7 +116,7 @@ for _, path in ipairs(models) do
         heads = #w,
         capacity = median((function()
             local v = {}
-            for _, row in w:rows() do v[#v + 1] = 2 * m.config.layer[row.layer].d_qk end
+            for _, row in w:rows() do v[#v + 1] = capacity(m.config.layer[row.layer]) end
             return v
         end)()),
         filtering = median(values(w, "filtering")),

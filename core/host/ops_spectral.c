@@ -4,7 +4,6 @@
 
 #include "host/args.h"
 #include "host/host.h"
-#include "nn/forward.h"
 #include "spectral/calib.h"
 #include "spectral/spectral.h"
 
@@ -63,49 +62,6 @@ static int op_stability(const sd_host *host, sd_call *c) {
     return sd_call_return_table(c, st, t);
 }
 
-typedef struct grab {
-    int layer;
-    char what;
-    sd_tensor *out;
-} grab;
-
-static sd_status on_grab(void *ctx, const sd_capture *s, sd_err *err) {
-    grab *g = ctx;
-    if (s->layer != g->layer)
-        return SD_OK;
-    int64_t shape[3] = {s->tokens, s->n_head, s->d_qk};
-    int ndim = 3;
-    const float *src = s->q;
-    switch (g->what) {
-    case 'x':
-        ndim = 2;
-        shape[1] = s->d_model;
-        src = s->x;
-        break;
-    case 'k':
-        shape[1] = s->n_kv_head;
-        src = s->k;
-        break;
-    case 'v':
-        shape[1] = s->n_kv_head;
-        shape[2] = s->d_v;
-        src = s->v;
-        break;
-    case 'd':
-        ndim = 2;
-        src = s->d;
-        break;
-    default:
-        break;
-    }
-    if (!src)
-        return sd_fail(err, SD_EINVAL, "layer %d (%s) has no %c to capture", s->layer, s->kind,
-                       g->what);
-    SD_TRY(sd_tensor_new(SD_F32, ndim, shape, &g->out, err));
-    memcpy(g->out->data, src, sd_tensor_nbytes(g->out));
-    return SD_OK;
-}
-
 static int op_capture(const sd_host *host, sd_call *c) {
     sd_model *m = sd_call_arg(c, "model")->model;
     const sd_config *cfg = sd_model_config(m);
@@ -126,13 +82,21 @@ static int op_capture(const sd_host *host, sd_call *c) {
         ctx = (int64_t)n;
     if (ctx < 1)
         return host->fail(c, SD_EINVAL, "the text has no tokens");
-    grab g = {.layer = (int)layer, .what = host->arg_str(c, "what")[0]};
-    sd_forward_opts o = {
-        .run = &c->s->run, .capture = on_grab, .capture_ctx = &g, .stop_after_capture = true};
-    st = sd_forward(m, ids, 1, (int)ctx, &o, NULL, NULL, &c->err);
-    if (st == SD_OK && !g.out)
-        st = sd_fail(&c->err, SD_EINVAL, "layer %d gives nothing to capture", (int)layer);
-    return sd_call_return_tensor(c, st, g.out);
+    const char *what = host->arg_str(c, "what");
+    sd_captured got;
+    st = sd_probe_capture(m, ids, (size_t)ctx, (int)layer, what, &c->s->run, &got, &c->err);
+    if (st != SD_OK)
+        return st;
+    sd_tensor **all[] = {&got.x, &got.q, &got.k, &got.v, &got.d}, *out = NULL;
+    for (size_t i = 0; i < N(all) && !out; i++) {
+        out = *all[i];
+        *all[i] = NULL;
+    }
+    if (!out)
+        st = sd_fail(&c->err, SD_EINVAL, "layer %d (%s) has no %s to capture", (int)layer, got.kind,
+                     what);
+    sd_captured_free(&got);
+    return sd_call_return_tensor(c, st, out);
 }
 
 #define LAYERS_ARG                                                                 \

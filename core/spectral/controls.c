@@ -176,42 +176,52 @@ double sd_spectral_potential_norm(size_t n, size_t d, const double *q, const dou
 
 enum { SCORE_ROWS = 64 };
 
-sd_status sd_spectral_score_stats(size_t n, size_t d, const double *q, const double *k, bool skew,
-                                  const double *diag, bool causal, score_stats *out, sd_err *err) {
+/* Rows lo … lo + m of the scores, `cols` of them; s: (m, n). */
+static void score_rows(const score_factors *f, size_t lo, size_t m, size_t cols, double *s) {
+    size_t n = f->n, d = f->d, df = f->qf ? f->df : 0;
+    sd_gemm_f64(false, true, m, cols, d, f->product ? 1 : 0.5, f->q + lo * d, d, f->k, d, 0, s, n);
+    if (!f->product)
+        sd_gemm_f64(false, true, m, cols, d, -0.5, f->k + lo * d, d, f->q, d, 1, s, n);
+    if (df) {
+        sd_gemm_f64(false, true, m, cols, df, 0.5, f->qf + lo * df, df, f->kf, df, 1, s, n);
+        sd_gemm_f64(false, true, m, cols, df, 0.5, f->kf + lo * df, df, f->qf, df, 1, s, n);
+    }
+    for (size_t r = 0; r < m && (f->replace || f->delta); r++) {
+        double *x = s + r * n + lo + r, delta = f->delta ? f->delta[lo + r] : 0;
+        *x = f->replace ? delta : *x + delta;
+    }
+}
+
+sd_status sd_spectral_score_stats(const score_factors *f, score_stats *out, sd_err *err) {
+    size_t n = f->n;
     double *s = sd_alloc_raw(SCORE_ROWS * n + 1, sizeof *s, err);
     if (!s)
         return SD_ENOMEM;
     double first = 0, sum = 0, sq = 0, count = 0, kl = 0, eff = 0;
     for (size_t lo = 0; lo < n; lo += SCORE_ROWS) {
         size_t m = n - lo < SCORE_ROWS ? n - lo : SCORE_ROWS;
-        size_t cols = causal ? lo + m : n;
-        double c = skew ? 0.5 : 1;
-        sd_gemm_f64(false, true, m, cols, d, c, q + lo * d, d, k, d, 0, s, n);
-        if (skew)
-            sd_gemm_f64(false, true, m, cols, d, -c, k + lo * d, d, q, d, 1, s, n);
+        score_rows(f, lo, m, f->causal ? lo + m : n, s);
         for (size_t r = 0; r < m; r++) {
-            size_t i = lo + r, seen = causal ? i + 1 : n;
+            size_t i = lo + r, from = 0, to = f->causal ? i + 1 : n;
             double *row = s + r * n, top = -HUGE_VAL, z = 0, zs = 0;
-            if (diag)
-                row[i] = -diag[i];
-            else if (skew)
-                row[i] = 0;
+            if (f->cfg)
+                sd_attn_keys(f->cfg, f->causal, i, n, &from, &to);
             if (!i)
                 first = row[0];
-            for (size_t j = 0; j < seen; j++) {
+            for (size_t j = from; j < to; j++) {
                 double v = row[j] - first; // shifted: no cancellation from a common level
                 sum += v;
                 sq += v * v;
                 top = fmax(top, row[j]);
             }
-            count += (double)seen;
-            for (size_t j = 0; j < seen; j++) {
+            count += (double)(to - from);
+            for (size_t j = from; j < to; j++) {
                 double e = exp(row[j] - top);
                 z += e;
                 zs += e * (row[j] - top);
             }
             double entropy = log(z) - zs / z;
-            kl += log((double)seen) - entropy;
+            kl += log((double)(to - from)) - entropy;
             eff += exp(entropy);
         }
     }

@@ -84,14 +84,16 @@ static sd_status null_of(const column_plan *plan, const rotation *rot, int draws
 typedef struct layer_job {
     int layer, n_head, n_kv;
     size_t rows, d; /* rows of W: D */
-    double scale;
-    bool sd; /* S–D: routing only, twice the scale */
+    double scale;   /* of the routing's Q side */
+    bool skew;      /* the filtering is no kernel of the weights: routing only */
     const rotation *rot;
     const double *wq, *wk; // (D, H·d), (D, Hkv·d)
     const double *bq, *bk; // (H·d), (Hkv·d); NULL = none
-    bool bias_in;          /* the main columns have the bias row */
-    unsigned what;         /* SD_SPEC_* of a product head */
-    struct head_out *out;  // (H)
+    const sd_layer_cfg *cfg;
+    const sd_attn_slots *slots; /* in place of wq … bk: factors, bias row last */
+    bool bias_in;               /* the main columns have the bias row */
+    unsigned what;              /* SD_SPEC_* of a product head */
+    struct head_out *out;       // (H)
 } layer_job;
 
 typedef struct head_out {
@@ -160,6 +162,94 @@ static void say_bad(head_out *o, const char *what, const double *w, size_t rows,
             }
 }
 
+/* A numerical failure marks its head; the others go on. */
+static sd_status settle(head_out *o, sd_status st, sd_err *err) {
+    if (st == SD_ENUMERIC) {
+        snprintf(o->status, sizeof o->status, "%.90s", err ? err->text : "numerical failure");
+        sd_err_clear(err);
+        return SD_OK;
+    }
+    o->ok = st == SD_OK;
+    return st;
+}
+
+/* [Q K Q_F K_F] of a head whose scores have factors of their own, all D + 1 rows, and whether the
+ * last is not zero. */
+static sd_status factor_rows(const layer_job *j, size_t h, double **out, bool *biased,
+                             sd_err *err) {
+    const sd_attn_kind *kind = sd_attn_of(j->cfg);
+    size_t n = j->rows + 1, d = j->d, df = sd_attn_term_width(j->cfg, &kind->filtering);
+    size_t w = 2 * (d + df);
+    double *u = sd_alloc_raw(n * w + 1, sizeof *u, err), *x = sd_alloc(n * w + 1, sizeof *x, err);
+    if (!u || !x) {
+        sd_free(u);
+        sd_free(x);
+        return SD_ENOMEM;
+    }
+    double *part[4] = {x, x + n * d, x + 2 * n * d, x + 2 * n * d + n * df};
+    const size_t width[4] = {d, d, df, df};
+    const double scale[4] = {j->scale, 1, sd_attn_term_scale(j->cfg, &kind->filtering), 1};
+    sd_attn_term_factors(j->cfg, &kind->routing, j->slots, (int)h, part[0], part[1]);
+    sd_attn_term_factors(j->cfg, &kind->filtering, j->slots, (int)h, part[2], part[3]);
+    for (size_t i = 0; i < n; i++) {
+        double *to = u + i * w;
+        for (size_t p = 0; p < 4; p++)
+            for (size_t c = 0; c < width[p]; c++)
+                *to++ = scale[p] * part[p][i * width[p] + c];
+    }
+    *biased = false;
+    for (size_t c = 0; c < w; c++)
+        *biased |= u[(n - 1) * w + c] != 0;
+    sd_free(x);
+    *out = u;
+    return SD_OK;
+}
+
+static sd_status factor_spectrum(const layer_job *j, size_t rows, const double *u, unsigned what,
+                                 sd_spectrum *s, sd_err *err) {
+    const sd_attn_kind *kind = sd_attn_of(j->cfg);
+    reduced r;
+    SD_TRY(sd_spectral_reduce_apart(rows, j->d, sd_attn_term_width(j->cfg, &kind->filtering), u, 0,
+                                    &r, err));
+    sd_status st = sd_spectral_spectrum_reduced(&r, NULL, what, s, err);
+    sd_free(r.r);
+    return st;
+}
+
+/* Truncated heads and key potentials. δ of a truncated head is no kernel of the weights. */
+static sd_status factor_job(void *ctx, size_t h, int worker, sd_err *err) {
+    (void)worker;
+    layer_job *j = ctx;
+    head_out *o = &j->out[h];
+    double *u = NULL;
+    bool biased, key = sd_attn_algebra_of(j->cfg) == SD_SCORES_KEY;
+    unsigned what = j->skew ? SD_SPEC_R : j->what;
+    for (int c = 0; c < V_COUNT; c++)
+        o->v[c] = NAN;
+    SD_TRY(factor_rows(j, h, &u, &biased, err));
+    // The 1 of a potential is in the bias row: without it there is no kernel.
+    size_t rows = j->rows + (biased && (j->bias_in || key));
+    sd_status st = factor_spectrum(j, rows, u, what, &o->s, err);
+    if (st == SD_OK) {
+        sd_spectral_put_spectrum(o->v, &o->s, what);
+        if (j->skew)
+            sd_spectral_routing_only(o->v, &o->s);
+    }
+    if (st == SD_OK && biased && rows == j->rows) {
+        sd_spectrum with;
+        st = factor_spectrum(j, rows + 1, u, SD_SPEC_R, &with, err);
+        if (st == SD_OK) {
+            o->v[V_pr_bias] = with.rank.pr > 0 ? with.rank.pr : NAN;
+            o->v[V_dir_frac_bias] = j->skew ? NAN : with.dir_frac;
+            sd_spectrum_free(&with);
+        } else {
+            sd_spectrum_free(&o->s);
+        }
+    }
+    sd_free(u);
+    return settle(o, st, err);
+}
+
 static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
     (void)worker;
     layer_job *j = ctx;
@@ -169,7 +259,7 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
     for (int c = 0; c < V_COUNT; c++)
         o->v[c] = NAN;
     const double *wq = j->wq + h * d, *wk = j->wk + g * d;
-    double scale = j->sd ? 2 * j->scale : j->scale;
+    double scale = j->scale;
     double *u = sd_alloc_raw((rows + 1) * w, sizeof *u, err); // [W_Q W_K], then the bias row
     if (!u)
         return SD_ENOMEM;
@@ -198,7 +288,7 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
     }
     reduced red;
     sd_spectrum with = {0};
-    unsigned what = j->sd ? SD_SPEC_R : j->what;
+    unsigned what = j->skew ? SD_SPEC_R : j->what;
     const rotation *rot = j->rot && j->rot->cs ? j->rot : NULL;
     sd_status st = sd_spectral_reduce_u(rows + (j->bias_in && biased), d, u, &red, err);
     if (st == SD_OK) {
@@ -214,7 +304,7 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
         if (st == SD_OK) {
             if (with.rank.pr > 0)
                 o->v[V_pr_bias] = with.rank.pr;
-            if (!j->sd)
+            if (!j->skew)
                 o->v[V_dir_frac_bias] = with.dir_frac;
             sd_spectrum_free(&with);
         } else {
@@ -225,17 +315,11 @@ static sd_status head_job(void *ctx, size_t h, int worker, sd_err *err) {
         o->v[V_rope_imag] = rope_imag(u, u + d, rows, w, j->rot);
     if (st == SD_OK) {
         sd_spectral_put_spectrum(o->v, &o->s, what);
-        if (j->sd) // −D is no kernel of the weights
+        if (j->skew) // −D is no kernel of the weights
             sd_spectral_routing_only(o->v, &o->s);
     }
     sd_free(u);
-    if (st == SD_ENUMERIC) { // this head is marked; the others go on
-        snprintf(o->status, sizeof o->status, "%.90s", err ? err->text : "numerical failure");
-        sd_err_clear(err);
-        return SD_OK;
-    }
-    o->ok = st == SD_OK;
-    return st;
+    return settle(o, st, err);
 }
 
 static sd_status put_row(sd_table *t, const layer_job *j, int h, const null_stats *nul,
@@ -255,7 +339,7 @@ static sd_status put_row(sd_table *t, const layer_job *j, int h, const null_stat
     if (nul)
         sd_spectral_set_null(t, row, o->v, nul->v);
     SD_TRY(sd_table_set_vec(t, row, "planes", s->sigma, s->n_planes, err));
-    if (j->sd)
+    if (j->skew)
         return SD_OK;
     SD_TRY(sd_table_set_vec(t, row, "f_lambda", s->f_lambda, s->n_f, err));
     SD_TRY(sd_table_set_vec(t, row, "lambda_re", s->lambda_re, s->n_lambda, err));
@@ -269,7 +353,8 @@ static sd_status run_layer(sd_table *t, layer_job *j, const null_stats *nul, int
     if (!j->out)
         return SD_ENOMEM;
     int blas = sd_blas_threads(1); // the loop over heads has the cores
-    sd_status st = sd_parallel((size_t)j->n_head, threads, head_job, j, err);
+    sd_status st =
+        sd_parallel((size_t)j->n_head, threads, j->slots ? factor_job : head_job, j, err);
     sd_blas_threads(blas);
     for (int h = 0; st == SD_OK && h < j->n_head; h++)
         st = put_row(t, j, h, nul, err);
@@ -318,6 +403,8 @@ sd_status sd_heads_layer(sd_table *t, int layer, size_t d_model, int n_head, int
 
 typedef struct weights {
     sd_tensor *wq, *wk, *bq, *bk;
+    sd_tensor *part[SD_SLOT_COUNT], *fl; // (D+1, n) augmented factors
+    sd_attn_slots slots;
 } weights;
 
 static void weights_free(weights *w) {
@@ -325,6 +412,9 @@ static void weights_free(weights *w) {
     sd_tensor_free(w->wk);
     sd_tensor_free(w->bq);
     sd_tensor_free(w->bk);
+    for (int i = 0; i < SD_SLOT_COUNT; i++)
+        sd_tensor_free(w->part[i]);
+    sd_tensor_free(w->fl);
     *w = (weights){0};
 }
 
@@ -347,38 +437,71 @@ static void norm_roles(const sd_config *c, int layer, int *at, sd_role *g, sd_ro
     }
 }
 
-/* W ← diag(γ)W, centred for LayerNorm; *b (created when β adds one) ← b + βW (METHOD §1). */
+/* x (rows, cols) ← diag(γ)x, centred for LayerNorm; b (cols, NULL without β) ← b + βx (METHOD §1).
+ */
+static sd_status fold_rows(size_t rows, size_t cols, double *x, double *b, const double *gamma,
+                           const double *beta, bool centre, sd_err *err) {
+    for (size_t i = 0; b && beta && i < rows; i++)
+        for (size_t c = 0; c < cols; c++)
+            b[c] += beta[i] * x[i * cols + c];
+    for (size_t i = 0; gamma && i < rows; i++)
+        for (size_t c = 0; c < cols; c++)
+            x[i * cols + c] *= gamma[i];
+    if (!centre)
+        return SD_OK;
+    double *mean = sd_alloc(cols + 1, sizeof *mean, err);
+    if (!mean)
+        return SD_ENOMEM;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t c = 0; c < cols; c++)
+            mean[c] += x[i * cols + c];
+    for (size_t i = 0; i < rows; i++)
+        for (size_t c = 0; c < cols; c++)
+            x[i * cols + c] -= mean[c] / (double)rows;
+    sd_free(mean);
+    return SD_OK;
+}
+
+/* A weight with its bias beside it; *b is created when β adds one. */
 static sd_status fold(sd_tensor *w, sd_tensor **b, const sd_tensor *gamma, const sd_tensor *beta,
                       bool centre, sd_err *err) {
-    size_t rows = (size_t)w->shape[0], cols = (size_t)w->shape[1];
-    double *x = w->data;
-    if (beta) {
-        if (!*b)
-            SD_TRY(sd_tensor_new(SD_F64, 1, &w->shape[1], b, err));
-        const double *bt = beta->data;
-        double *y = (*b)->data;
-        for (size_t i = 0; i < rows; i++)
-            for (size_t c = 0; c < cols; c++)
-                y[c] += bt[i] * x[i * cols + c];
+    if (beta && !*b)
+        SD_TRY(sd_tensor_new(SD_F64, 1, &w->shape[1], b, err));
+    return fold_rows((size_t)w->shape[0], (size_t)w->shape[1], w->data, *b ? (*b)->data : NULL,
+                     gamma ? gamma->data : NULL, beta ? beta->data : NULL, centre, err);
+}
+
+/* Are the scores of queries and keys, not of factors of their own? */
+static bool by_queries(const sd_layer_cfg *lc) {
+    const sd_attn_kind *k = sd_attn_of(lc);
+    return k && k->routing.q == SD_SLOT_Q && k->routing.k == SD_SLOT_K;
+}
+
+/* The augmented weights behind the slots of both terms. */
+static sd_status load_factors(sd_model *m, int layer, const sd_tensor *gamma, const sd_tensor *beta,
+                              bool centre, weights *w, sd_err *err) {
+    const sd_config *c = sd_model_config(m);
+    const sd_layer_cfg *lc = &c->layer[layer];
+    const sd_attn_kind *k = sd_attn_of(lc);
+    size_t dm = (size_t)c->d_model;
+    w->slots = (sd_attn_slots){.rows = dm + 1, .weights = true, .d_model = dm};
+    const sd_slot slots[4] = {k->routing.q, k->routing.k, k->filtering.q, k->filtering.k};
+    for (int i = 0; i < 4; i++) {
+        const sd_attn_part *p = slots[i] < SD_SLOT_COUNT ? sd_attn_part_of(lc, slots[i]) : NULL;
+        if (!p || !p->augmented || w->part[slots[i]])
+            continue;
+        sd_tensor **t = &w->part[slots[i]];
+        SD_TRY(sd_model_get(m, layer, p->weight, SD_F64, t, err));
+        size_t cols = (size_t)(*t)->shape[1];
+        double *x = (*t)->data;
+        if (gamma || beta || centre)
+            SD_TRY(fold_rows(dm, cols, x, x + dm * cols, gamma ? gamma->data : NULL,
+                             beta ? beta->data : NULL, centre, err));
+        w->slots.at[slots[i]].f64 = x;
+        w->slots.at[slots[i]].ld = cols;
     }
-    if (gamma) {
-        const double *g = gamma->data;
-        for (size_t i = 0; i < rows; i++)
-            for (size_t c = 0; c < cols; c++)
-                x[i * cols + c] *= g[i];
-    }
-    if (centre) {
-        double *mean = sd_alloc(cols + 1, sizeof *mean, err);
-        if (!mean)
-            return SD_ENOMEM;
-        for (size_t i = 0; i < rows; i++)
-            for (size_t c = 0; c < cols; c++)
-                mean[c] += x[i * cols + c];
-        for (size_t i = 0; i < rows; i++)
-            for (size_t c = 0; c < cols; c++)
-                x[i * cols + c] -= mean[c] / (double)rows;
-        sd_free(mean);
-    }
+    SD_TRY(get_if(m, layer, SD_ROLE_FL, &w->fl, err));
+    w->slots.fl = w->fl ? w->fl->data : NULL;
     return SD_OK;
 }
 
@@ -387,17 +510,23 @@ static sd_status load(sd_model *m, int layer, bool folded, weights *w, sd_err *e
     sd_status st = SD_OK;
     sd_tensor *gamma = NULL, *beta = NULL;
     *w = (weights){0};
-    SD_GO(st, out, sd_model_get(m, layer, SD_ROLE_WQ, SD_F64, &w->wq, err));
-    SD_GO(st, out, sd_model_get(m, layer, SD_ROLE_WK, SD_F64, &w->wk, err));
-    SD_GO(st, out, get_if(m, layer, SD_ROLE_BQ, &w->bq, err));
-    SD_GO(st, out, get_if(m, layer, SD_ROLE_BK, &w->bk, err));
+    bool centre = folded && c->norm == SD_NORM_LAYER;
     if (folded && c->norm != SD_NORM_NONE) {
         int at;
         sd_role g, b;
         norm_roles(c, layer, &at, &g, &b);
         SD_GO(st, out, get_if(m, at, g, &gamma, err));
         SD_GO(st, out, get_if(m, at, b, &beta, err));
-        bool centre = c->norm == SD_NORM_LAYER;
+    }
+    if (!by_queries(&c->layer[layer])) {
+        st = load_factors(m, layer, gamma, beta, centre, w, err);
+        goto out;
+    }
+    SD_GO(st, out, sd_model_get(m, layer, SD_ROLE_WQ, SD_F64, &w->wq, err));
+    SD_GO(st, out, sd_model_get(m, layer, SD_ROLE_WK, SD_F64, &w->wk, err));
+    SD_GO(st, out, get_if(m, layer, SD_ROLE_BQ, &w->bq, err));
+    SD_GO(st, out, get_if(m, layer, SD_ROLE_BK, &w->bk, err));
+    if (folded && c->norm != SD_NORM_NONE) {
         SD_GO(st, out, fold(w->wq, &w->bq, gamma, beta, centre, err));
         SD_GO(st, out, fold(w->wk, &w->bk, gamma, beta, centre, err));
     }
@@ -429,6 +558,20 @@ static sd_status any_bias(sd_model *m, const bool *mask, bool folded, bool *out,
     for (int l = 0; l < c->n_layer && !*out; l++) {
         if (!mask[l])
             continue;
+        const sd_layer_cfg *lc = &c->layer[l];
+        for (int s = 0; s < SD_SLOT_COUNT && !*out && !by_queries(lc); s++) {
+            const sd_attn_part *p = sd_attn_part_of(lc, (sd_slot)s);
+            bool factor = s == SD_SLOT_A || s == SD_SLOT_B || s == SD_SLOT_F;
+            sd_tensor *t = NULL;
+            if (!factor || !p || !p->augmented)
+                continue;
+            SD_TRY(sd_model_get(m, l, p->weight, SD_F64, &t, err));
+            const double *x = t->data;
+            int64_t cols = t->shape[1];
+            for (int64_t i = 0; i < cols; i++)
+                *out |= x[(int64_t)c->d_model * cols + i] != 0;
+            sd_tensor_free(t);
+        }
         sd_role r[3] = {SD_ROLE_BQ, SD_ROLE_BK, SD_ROLE_NORM1_B}, g;
         int at[3] = {l, l, l};
         norm_roles(c, l, &at[2], &g, &r[2]);
@@ -481,6 +624,98 @@ static sd_status headings(sd_table *t, sd_model *m, const sd_heads_opts *o, int 
     return SD_OK;
 }
 
+/* Is there no filtering among the weights? */
+static bool skew_only(const sd_layer_cfg *lc) {
+    const sd_attn_kind *k = sd_attn_of(lc);
+    return k && sd_attn_algebra_of(lc) != SD_SCORES_NONE && !sd_attn_term_width(lc, &k->filtering);
+}
+
+typedef struct null_list {
+    null_stats *v;
+    size_t n, cap;
+} null_list;
+
+/* The null of a shape, drawn once. */
+static sd_status null_for(null_list *l, const column_plan *plan, const layer_job *j, size_t rows,
+                          bool product, int draws, uint64_t seed, int threads,
+                          const null_stats **out, sd_err *err) {
+    for (size_t i = 0; i < l->n; i++)
+        if (l->v[i].rows == rows && l->v[i].d == j->d && l->v[i].product == product) {
+            *out = &l->v[i];
+            return SD_OK;
+        }
+    void *v = l->v;
+    SD_TRY(sd_grow(&v, &l->cap, l->n + 1, sizeof *l->v, err));
+    l->v = v;
+    null_stats *s = &l->v[l->n];
+    *s = (null_stats){.rows = rows, .d = j->d, .product = product};
+    SD_TRY(null_of(plan, j->rot, draws, seed, threads, s, err));
+    l->n++;
+    *out = s;
+    return SD_OK;
+}
+
+typedef struct seen {
+    bool sd, factors, key;
+} seen;
+
+static sd_status no_scores(sd_table *t, const sd_layer_cfg *lc, int layer, sd_err *err) {
+    char text[64];
+    const char *why = sd_attn_no_scores(lc, text);
+    for (int h = 0; h < lc->n_head; h++) {
+        int row;
+        SD_TRY(sd_table_add_row(t, &row, err));
+        sd_table_set_int(t, row, "layer", layer);
+        sd_table_set_int(t, row, "head", h);
+        SD_TRY(sd_table_set_str(t, row, "status", why, err));
+    }
+    return SD_OK;
+}
+
+static sd_status model_layer(sd_model *m, int layer, const sd_heads_opts *o, int draws,
+                             const column_plan *plan, const rotation *rot, int threads,
+                             null_list *nulls, seen *what, sd_table *t, sd_err *err) {
+    const sd_config *c = sd_model_config(m);
+    const sd_layer_cfg *lc = &c->layer[layer];
+    const sd_attn_kind *kind = sd_attn_of(lc);
+    sd_attn_algebra algebra = sd_attn_algebra_of(lc);
+    if (algebra == SD_SCORES_NONE)
+        return no_scores(t, lc, layer, err);
+    bool queries = by_queries(lc);
+    weights w;
+    SD_TRY(load(m, layer, o->fold_norm, &w, err));
+    layer_job j = {.layer = layer,
+                   .n_head = lc->n_head,
+                   .n_kv = queries ? lc->n_kv_head : lc->n_head,
+                   .rows = (size_t)c->d_model,
+                   .d = sd_attn_term_width(lc, &kind->routing),
+                   .scale = sd_attn_term_scale(lc, &kind->routing),
+                   .skew = skew_only(lc),
+                   .rot = queries && kind->rope ? rot : NULL,
+                   .wq = w.wq ? w.wq->data : NULL,
+                   .wk = w.wk ? w.wk->data : NULL,
+                   .bq = w.bq ? w.bq->data : NULL,
+                   .bk = w.bk ? w.bk->data : NULL,
+                   .cfg = lc,
+                   .slots = queries ? NULL : &w.slots,
+                   .bias_in = o->bias,
+                   .what = spectra(plan, false)};
+    what->sd |= algebra == SD_SCORES_SKEW;
+    what->factors |= algebra == SD_SCORES_FACTORS;
+    what->key |= algebra == SD_SCORES_KEY;
+    // Centring takes one dimension away: the null lives in the same space.
+    size_t rows = j.rows - (o->fold_norm && c->norm == SD_NORM_LAYER && j.rows > 1);
+    const null_stats *nul = NULL;
+    sd_status st = SD_OK;
+    if (draws && algebra != SD_SCORES_KEY)
+        st = null_for(nulls, plan, &j, rows, algebra == SD_SCORES_PRODUCT, draws, o->seed, threads,
+                      &nul, err);
+    if (st == SD_OK)
+        st = run_layer(t, &j, nul, threads, err);
+    weights_free(&w);
+    return st;
+}
+
 sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd_table **out,
                    sd_err *err) {
     sd_heads_opts o = opts ? *opts : (sd_heads_opts){0};
@@ -488,10 +723,10 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
     int draws = o.null_draws == 0 ? 20 : o.null_draws < 0 ? 0 : o.null_draws;
     int threads = sd_run_threads(run);
     sd_status st = SD_OK;
-    bool *mask = NULL, biased = false, grouped = false, sd_seen = false, other = false;
+    bool *mask = NULL, biased = false, grouped = false;
     sd_table *t = NULL;
-    null_stats *nulls = NULL;
-    size_t n_nulls = 0, cap_nulls = 0;
+    null_list nulls = {0};
+    seen what = {0};
     rotary lag = {0};
     rotation rot = {0};
     column_plan plan;
@@ -506,7 +741,7 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
     bool only_sd = true;
     for (int l = 0; l < c->n_layer; l++) {
         grouped |= mask[l] && c->layer[l].n_kv_head != c->layer[l].n_head;
-        only_sd &= !mask[l] || !strcmp(c->layer[l].kind, "sd");
+        only_sd &= !mask[l] || skew_only(&c->layer[l]);
     }
     bool rope = c->pos == SD_POS_ROPE;
     if (rope)
@@ -534,76 +769,32 @@ sd_status sd_heads(sd_model *m, const sd_heads_opts *opts, const sd_run *run, sd
             continue;
         SD_GO(st, fail, sd_check_cancel(err));
         sd_run_progress(run, "heads", l, c->n_layer);
-        const sd_layer_cfg *lc = &c->layer[l];
-        if (!sd_model_has(m, l, SD_ROLE_WQ) || !sd_model_has(m, l, SD_ROLE_WK)) {
-            for (int h = 0; h < lc->n_head; h++) {
-                int row;
-                char text[64];
-                snprintf(text, sizeof text, "no W_Q, W_K (%s)", lc->kind);
-                SD_GO(st, fail, sd_table_add_row(t, &row, err));
-                sd_table_set_int(t, row, "layer", l);
-                sd_table_set_int(t, row, "head", h);
-                SD_GO(st, fail, sd_table_set_str(t, row, "status", text, err));
-            }
-            continue;
-        }
-        weights w;
-        SD_GO(st, fail, load(m, l, o.fold_norm, &w, err));
-        layer_job j = {.layer = l,
-                       .n_head = lc->n_head,
-                       .n_kv = lc->n_kv_head,
-                       .rows = (size_t)c->d_model,
-                       .d = (size_t)lc->d_qk,
-                       .scale = lc->scale,
-                       .sd = !strcmp(lc->kind, "sd"),
-                       .rot = rope ? &rot : NULL,
-                       .wq = w.wq->data,
-                       .wk = w.wk->data,
-                       .what = spectra(&plan, false),
-                       .bq = w.bq ? w.bq->data : NULL,
-                       .bk = w.bk ? w.bk->data : NULL,
-                       .bias_in = o.bias};
-        sd_seen |= j.sd;
-        other |= !j.sd && strcmp(lc->kind, "softmax") != 0;
-        // Centring takes one dimension away: the null lives in the same space.
-        size_t rows = j.rows - (o.fold_norm && c->norm == SD_NORM_LAYER && j.rows > 1);
-        const null_stats *nul = NULL;
-        for (size_t i = 0; i < n_nulls && !nul; i++)
-            if (nulls[i].rows == rows && nulls[i].d == j.d && nulls[i].product == !j.sd)
-                nul = &nulls[i];
-        if (!nul && draws) {
-            st = sd_grow((void **)&nulls, &cap_nulls, n_nulls + 1, sizeof *nulls, err);
-            if (st == SD_OK) {
-                nulls[n_nulls] = (null_stats){.rows = rows, .d = j.d, .product = !j.sd};
-                st = null_of(&plan, j.rot, draws, o.seed, threads, &nulls[n_nulls], err);
-            }
-            if (st == SD_OK)
-                nul = &nulls[n_nulls++];
-        }
-        if (st == SD_OK)
-            st = run_layer(t, &j, nul, threads, err);
-        weights_free(&w);
-        if (st != SD_OK)
-            goto fail;
+        SD_GO(st, fail,
+              model_layer(m, l, &o, draws, &plan, rope ? &rot : NULL, threads, &nulls, &what, t,
+                          err));
     }
     sd_run_progress(run, "heads", c->n_layer, c->n_layer);
-    if (sd_seen)
+    if (what.sd)
         SD_GO(st, fail,
               sd_table_note(t, err,
                             "S–D heads: R = S = α(W_Q W_Kᵀ − W_K W_Qᵀ); the filtering "
                             "−D is not a kernel of the weights: probe shows it"));
-    if (other)
+    if (what.factors)
         SD_GO(st, fail,
               sd_table_note(t, err,
-                            "layers of another attention kind are analysed by their "
-                            "q·k, whether or not they use it so"));
+                            "truncated layers by their factors: R = ABᵀ − BAᵀ, F = f diag(λ) fᵀ "
+                            "without δ; the null is of R alone"));
+    if (what.key)
+        SD_GO(st, fail,
+              sd_table_note(t, err,
+                            "key potentials: R = 1wᵀ − w1ᵀ, one plane whatever w is: no null"));
     SD_GO(st, fail, sd_spectral_note_marked(t, err));
     *out = t;
     t = NULL;
 fail:
     sd_blas_threads(blas);
     sd_free(mask);
-    sd_free(nulls);
+    sd_free(nulls.v);
     sd_spectral_rotary_free(&lag);
     sd_table_unref(t);
     return st;

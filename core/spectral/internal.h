@@ -3,6 +3,7 @@
 #define SD_SPECTRAL_INTERNAL_H
 
 #include "base/rng.h"
+#include "nn/attn.h"
 #include "spectral/spectral.h"
 
 #define SD_UNIT_ROUNDOFF 1.1102230246251565e-16 /* 2^-53 */
@@ -46,6 +47,9 @@ sd_status sd_spectral_reduce(size_t n, size_t d, const double *q, const double *
                              sd_err *err);
 /* The same from U = [Q K] (N×2d), checked by the decomposition. */
 sd_status sd_spectral_reduce_u(size_t n, size_t d, const double *u, reduced *r, sd_err *err);
+/* The same from U = [Q K Q_F K_F] (N × 2(d + df)): filtering by factors of its own, and δ. */
+sd_status sd_spectral_reduce_apart(size_t n, size_t d, size_t df, const double *u, double delta,
+                                   reduced *r, sd_err *err);
 /* R with RᵀR = G for a positive semidefinite G (2d×2d) = UᵀU of n rows: by eigenvalues, negative
  * ones of rounding are 0. r->r is allocated. METHOD §3: nulls only. */
 sd_status sd_spectral_reduce_gram(size_t n, size_t d, const double *g, reduced *r, sd_err *err);

@@ -28,14 +28,16 @@ typedef struct head_acc {
 } head_acc;
 
 typedef struct layer_acc {
-    bool wanted, seen;
-    char kind[24];
+    bool wanted;
     int n_head, n_kv;
-    size_t d;
-    bool sd;
+    const sd_layer_cfg *cfg;
+    const sd_attn_kind *kind;
+    sd_attn_algebra algebra;
+    size_t d, df;    /* columns of the routing's and the filtering's own factors */
+    bool qk;         /* the routing is of queries and keys */
+    bool skew;       /* no filtering but the diagonal: S–D, potential */
     double *bq, *bk; // (H, d), (Hkv, d): non-zero biases to take out, else NULL
     moments null[V_COUNT];
-    bool rotates;
     head_acc *head; // (H)
 } layer_acc;
 
@@ -94,7 +96,7 @@ static SD_OWN double *copy(const double *x, size_t n, sd_err *err) {
 /* Eigenvalues of L = S − D over the first tokens, dense (METHOD §6 promises Re λ < 0), and its
  * singular values when they are wanted. q carries 2α. */
 static sd_status dense_lambda(unsigned what, size_t n, size_t d, const double *q, const double *k,
-                              const double *diag, head_acc *a, double *v, sd_err *err) {
+                              const double *delta, head_acc *a, double *v, sd_err *err) {
     double *s = sd_alloc_raw(n * n + n + 1, sizeof *s, err); // and n singular values
     a->lambda_re = sd_alloc(n + 1, sizeof *a->lambda_re, err);
     a->lambda_im = sd_alloc(n + 1, sizeof *a->lambda_im, err);
@@ -104,7 +106,7 @@ static sd_status dense_lambda(unsigned what, size_t n, size_t d, const double *q
     }
     double fro2 = 0;
     for (size_t i = 0; i < n; i++) {
-        s[i * n + i] = diag ? -diag[i] : 0;
+        s[i * n + i] = delta[i];
         fro2 += s[i * n + i] * s[i * n + i];
         for (size_t j = i + 1; j < n; j++) {
             double x =
@@ -142,9 +144,10 @@ static sd_status dense_lambda(unsigned what, size_t n, size_t d, const double *q
 /* One head of a capture in f64, and where its values go. */
 typedef struct head_job {
     const capture_job *j;
-    size_t h, g, n, d; /* head, its key head, tokens, width */
-    double *q, *k;     // (N, d)
-    double *diag;      // (N), S–D
+    size_t h, g, n, d, df; /* head, its key head, tokens, widths */
+    double *q, *k;         // (N, d)
+    double *qf, *kf;       // (N, df)
+    double *delta;         // (N)
     double scale;
     head_acc *a;
     double *v; // (V_COUNT)
@@ -153,21 +156,21 @@ typedef struct head_job {
 static sd_status gather(head_job *x, sd_err *err) {
     const sd_capture *c = x->j->c;
     const layer_acc *l = x->j->l;
-    size_t n = x->n, d = x->d;
-    for (size_t i = 0; i < n; i++)
-        for (size_t e = 0; e < d; e++) {
-            x->q[i * d + e] = c->q[(i * (size_t)l->n_head + x->h) * d + e];
-            x->k[i * d + e] = c->k[(i * (size_t)l->n_kv + x->g) * d + e];
-        }
-    if (l->sd && c->d)
-        for (size_t i = 0; i < n; i++)
-            x->diag[i] = c->d[i * (size_t)l->n_head + x->h];
+    size_t n = x->n;
+    sd_attn_term_factors(c->cfg, &l->kind->routing, &c->slots, (int)x->h, x->q, x->k);
+    if (x->df)
+        sd_attn_term_factors(c->cfg, &l->kind->filtering, &c->slots, (int)x->h, x->qf, x->kf);
+    for (size_t i = 0; c->delta && i < n; i++)
+        x->delta[i] = c->delta[i * (size_t)l->n_head + x->h];
     const struct {
         const char *name;
         const double *p;
         size_t cols;
-    } all[] = {{"q", x->q, d}, {"k", x->k, d}, {"d", x->diag, 1}};
-    for (size_t w = 0; w < 3; w++) {
+    } all[] = {{l->qk ? "q" : "a", x->q, x->d},
+               {l->qk ? "k" : "b", x->k, x->d},
+               {"f", x->qf, x->df},
+               {"d", x->delta, 1}};
+    for (size_t w = 0; w < 4; w++) {
         size_t at = sd_first_nonfinite_f64(all[w].p, n * all[w].cols);
         if (at < n * all[w].cols)
             return sd_fail(err, SD_ENUMERIC, "non-finite %s at token %zu, column %zu", all[w].name,
@@ -191,42 +194,64 @@ static sd_status pool(head_job *x, sd_err *err) {
 
 /* R = S, F = −D: the filtering and the eigenvalues are not those of the factors. s: the spectrum of
  * (2αQ, K). */
-static sd_status sd_filtering(head_job *x, sd_spectrum *s, sd_err *err) {
+static sd_status diagonal_only(head_job *x, sd_spectrum *s, sd_err *err) {
     size_t n = x->n;
     double ff = 0, sum = 0, var = 0, rr = s->fro2 * s->routing, *v = x->v;
     head_acc *a = x->a;
     sd_ranks fr;
     for (size_t i = 0; i < n; i++) {
-        ff += x->diag[i] * x->diag[i];
-        sum += x->diag[i];
+        ff += x->delta[i] * x->delta[i];
+        sum -= x->delta[i];
     }
     for (size_t i = 0; i < n; i++)
-        var += (x->diag[i] - sum / (double)n) * (x->diag[i] - sum / (double)n);
-    v[V_d_mean] = sum / (double)n;
-    v[V_d_sd] = sqrt(var / (double)n);
+        var += (-x->delta[i] - sum / (double)n) * (-x->delta[i] - sum / (double)n);
+    v[V_d_mean] = x->j->c->delta ? sum / (double)n : NAN;
+    v[V_d_sd] = x->j->c->delta ? sqrt(var / (double)n) : NAN;
     s->fro2 = v[V_fro2] = rr + ff;
     if (s->fro2 > 0) {
         s->routing = v[V_routing] = rr / s->fro2;
         v[V_filtering] = ff / s->fro2;
         v[V_dir_frac] = sqrt(rr / s->fro2);
     }
-    sd_ranks_of(x->diag, n, false, &fr);
+    sd_ranks_of(x->delta, n, false, &fr);
     sd_spectral_put_ranks(v + V_ranks_f, &fr);
     if (a->n_seqs)
         return SD_OK;
-    if (!(a->f_lambda = copy(x->diag, n, err)))
+    if (!(a->f_lambda = copy(x->delta, n, err)))
         return SD_ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        a->f_lambda[i] = -a->f_lambda[i];
     qsort(a->f_lambda, n, sizeof(double), ascending);
     a->n_f = n;
     size_t m = n < LAMBDA_TOKENS ? n : LAMBDA_TOKENS;
-    return dense_lambda(x->j->p->what, m, x->d, x->q, x->k, x->diag, a, v, err);
+    return dense_lambda(x->j->p->what, m, x->d, x->q, x->k, x->delta, a, v, err);
+}
+
+/* The spectra of a head whose filtering has factors of its own: a truncated one. */
+static sd_status spectrum_apart(const head_job *x, unsigned what, sd_spectrum *s, sd_err *err) {
+    size_t n = x->n, d = x->d, df = x->df, w = 2 * (d + df);
+    for (size_t i = 1; i < n; i++)
+        if (x->delta[i] != x->delta[0])
+            return sd_fail(err, SD_ENUMERIC, "a diagonal for each token beside filtering factors");
+    double *u = sd_alloc_raw(n * w + 1, sizeof *u, err);
+    if (!u)
+        return SD_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(u + i * w, x->q + i * d, d * sizeof *u);
+        memcpy(u + i * w + d, x->k + i * d, d * sizeof *u);
+        memcpy(u + i * w + 2 * d, x->qf + i * df, df * sizeof *u);
+        memcpy(u + i * w + 2 * d + df, x->kf + i * df, df * sizeof *u);
+    }
+    reduced r;
+    sd_status st = sd_spectral_reduce_apart(n, d, df, u, x->delta[0], &r, err);
+    sd_free(u);
+    SD_TRY(st);
+    st = sd_spectral_spectrum_reduced(&r, NULL, what, s, err);
+    sd_free(r.r);
+    return st;
 }
 
 static sd_status keep_spectra(head_job *x, const sd_spectrum *s, sd_err *err) {
     head_acc *a = x->a;
-    if (!x->j->l->sd && !a->n_seqs) {
+    if (!x->j->l->skew && !a->n_seqs) {
         a->f_lambda = copy(s->f_lambda, s->n_f, err);
         a->lambda_re = copy(s->lambda_re, s->n_lambda, err);
         a->lambda_im = copy(s->lambda_im, s->n_lambda, err);
@@ -301,22 +326,37 @@ static sd_status head_values(head_job *x, sd_err *err) {
     size_t n = x->n, d = x->d;
     SD_TRY(gather(x, err));
     SD_TRY(pool(x, err));
-    x->scale = l->sd ? 2 * x->j->c->scale : x->j->c->scale;
+    x->scale = sd_attn_term_scale(x->j->c->cfg, &l->kind->routing);
     for (size_t i = 0; i < n * d; i++)
         x->q[i] *= x->scale;
+    double f_scale = sd_attn_term_scale(x->j->c->cfg, &l->kind->filtering);
+    for (size_t i = 0; i < n * x->df; i++)
+        x->qf[i] *= f_scale;
     sd_spectrum s;
-    unsigned what = l->sd ? SD_SPEC_R : x->j->p->what;
-    SD_TRY(sd_spectrum_of(n, d, x->q, x->k, what, &s, err));
+    unsigned what = l->skew ? SD_SPEC_R : x->j->p->what;
+    SD_TRY(l->algebra == SD_SCORES_FACTORS ? spectrum_apart(x, what, &s, err)
+                                           : sd_spectrum_of(n, d, x->q, x->k, what, &s, err));
     double rr = s.fro2 * s.routing;
     sd_spectral_put_spectrum(x->v, &s, what);
-    sd_status st = l->sd ? sd_filtering(x, &s, err) : SD_OK;
+    sd_status st = l->skew ? diagonal_only(x, &s, err) : SD_OK;
     if (st == SD_OK)
         st = keep_spectra(x, &s, err);
     sd_spectrum_free(&s);
     SD_TRY(st);
     score_stats sc;
-    SD_TRY(sd_spectral_score_stats(n, d, x->q, x->k, l->sd, l->sd && x->j->c->d ? x->diag : NULL,
-                                   x->j->p->causal, &sc, err));
+    score_factors f = {.n = n,
+                       .d = d,
+                       .df = x->df,
+                       .q = x->q,
+                       .k = x->k,
+                       .qf = x->qf,
+                       .kf = x->kf,
+                       .delta = x->delta,
+                       .product = l->algebra == SD_SCORES_PRODUCT,
+                       .replace = l->kind->diagonal == SD_SCORE_DIAG_REPLACE,
+                       .causal = x->j->p->causal,
+                       .cfg = x->j->c->cfg};
+    SD_TRY(sd_spectral_score_stats(&f, &sc, err));
     x->v[V_logit_sd] = sc.logit_sd;
     x->v[V_kl_uniform] = sc.kl_uniform;
     x->v[V_eff_ctx] = sc.eff_ctx;
@@ -342,15 +382,25 @@ static sd_status capture_item(void *ctx, size_t i, int worker, sd_err *err) {
     double v[V_COUNT];
     for (int c = 0; c < V_COUNT; c++)
         v[c] = NAN;
-    head_job x = {
-        .j = j, .h = i, .g = i / (size_t)(l->n_head / l->n_kv), .n = n, .d = l->d, .a = a, .v = v};
+    head_job x = {.j = j,
+                  .h = i,
+                  .g = i / (size_t)(l->n_head / l->n_kv),
+                  .n = n,
+                  .d = l->d,
+                  .df = l->df,
+                  .a = a,
+                  .v = v};
     x.q = sd_alloc_raw(n * l->d + 1, sizeof *x.q, err);
     x.k = sd_alloc_raw(n * l->d + 1, sizeof *x.k, err);
-    x.diag = sd_alloc(n + 1, sizeof *x.diag, err);
-    sd_status st = x.q && x.k && x.diag ? head_values(&x, err) : SD_ENOMEM;
+    x.qf = sd_alloc_raw(n * l->df + 1, sizeof *x.qf, err);
+    x.kf = sd_alloc_raw(n * l->df + 1, sizeof *x.kf, err);
+    x.delta = sd_alloc(n + 1, sizeof *x.delta, err);
+    sd_status st = x.q && x.k && x.qf && x.kf && x.delta ? head_values(&x, err) : SD_ENOMEM;
     sd_free(x.q);
     sd_free(x.k);
-    sd_free(x.diag);
+    sd_free(x.qf);
+    sd_free(x.kf);
+    sd_free(x.delta);
     if (st == SD_ENUMERIC) { // this head is marked, the others go on
         snprintf(a->status, sizeof a->status, "%.90s", err ? err->text : "numerical failure");
         sd_err_clear(err);
@@ -363,10 +413,15 @@ static sd_status capture_item(void *ctx, size_t i, int worker, sd_err *err) {
     return SD_OK;
 }
 
+/* Do queries and keys of this layer pass RoPE? Then so do the draws. */
+static bool rotates(const capture_job *j) {
+    return j->p->rot.n && j->l->kind->rope && j->l->qk;
+}
+
 static sd_status null_prepare(const capture_job *j, null_input *in, double **mem, sd_err *err) {
     const sd_capture *c = j->c;
     size_t n = (size_t)c->tokens, dm = (size_t)c->d_model;
-    bool gram = n > dm && !j->l->rotates;
+    bool gram = n > dm && !rotates(j);
     double *x = sd_alloc_raw(n * dm + 1, sizeof *x, err);
     double *mean = sd_alloc(dm + 1, sizeof *mean, err);
     double *g = gram ? sd_alloc_raw(dm * dm + 1, sizeof *g, err) : NULL;
@@ -389,8 +444,8 @@ static sd_status null_prepare(const capture_job *j, null_input *in, double **mem
                        .x = x,
                        .gram = g,
                        .mean = mean,
-                       .rot = j->l->rotates ? &j->p->rot : NULL,
-                       .product = !j->l->sd,
+                       .rot = rotates(j) ? &j->p->rot : NULL,
+                       .product = j->l->algebra == SD_SCORES_PRODUCT,
                        .what = j->p->null_what};
     return SD_OK;
 }
@@ -403,18 +458,11 @@ static sd_status on_capture(void *ctx, const sd_capture *c, sd_err *err) {
     SD_TRY(sd_check_cancel(err));
     if (!l->wanted)
         return SD_OK;
-    if (!l->seen) {
-        l->seen = true;
-        snprintf(l->kind, sizeof l->kind, "%s", c->kind);
-        l->d = (size_t)c->d_qk;
-        l->n_kv = c->n_kv_head > 0 ? c->n_kv_head : 1;
-        l->sd = !strcmp(c->kind, "sd");
-        const sd_attn_kind *kind = sd_attn_find(c->kind);
-        l->rotates = p->rot.n && kind && kind->rope;
-    }
-    if (!c->q || !c->k || !c->d_qk) {
+    if (l->algebra == SD_SCORES_NONE) {
+        char text[64];
         for (int h = 0; h < l->n_head; h++)
-            snprintf(l->head[h].status, sizeof l->head[h].status, "no q·k (%s)", c->kind);
+            snprintf(l->head[h].status, sizeof l->head[h].status, "%s",
+                     sd_attn_no_scores(c->cfg, text));
         return SD_OK;
     }
     sd_status st = SD_OK;
@@ -424,8 +472,8 @@ static sd_status on_capture(void *ctx, const sd_capture *c, sd_err *err) {
     int draws = p->draws;
     for (size_t i = 0; c->x && draws && i < (size_t)c->tokens * (size_t)c->d_model; i++)
         if (!isfinite(c->x[i]))
-            draws = 0; // the heads say so in their status
-    if (!c->x)
+            draws = 0;                        // the heads say so in their status
+    if (!c->x || l->algebra == SD_SCORES_KEY) // one plane whatever the weights: nothing to compare
         draws = 0;
     if (draws) {
         j.draw = sd_alloc((size_t)draws, sizeof *j.draw, err);
@@ -514,7 +562,7 @@ static sd_status load_bias(sd_model *m, int layer, sd_role role, double **out, s
 
 static sd_status biases(sd_model *m, int layer, layer_acc *l, bool *any, sd_err *err) {
     const sd_layer_cfg *lc = &sd_model_config(m)->layer[layer];
-    if (sd_model_config(m)->pos == SD_POS_ROPE)
+    if (sd_model_config(m)->pos == SD_POS_ROPE || !l->qk)
         return SD_OK;
     size_t nq = (size_t)lc->n_head * (size_t)lc->d_qk,
            nk = (size_t)lc->n_kv_head * (size_t)lc->d_qk;
@@ -539,12 +587,18 @@ static sd_status biases(sd_model *m, int layer, layer_acc *l, bool *any, sd_err 
     return SD_OK;
 }
 
+/* What the analysed layers have among them. */
+typedef struct traits {
+    bool grouped, sd, factors, biased;
+    size_t d_max;
+} traits;
+
 static sd_status headings(sd_table *t, sd_model *m, const probe_state *p, size_t ctx, size_t n,
-                          bool grouped, bool sd, bool other, size_t d_max, sd_err *err) {
+                          const traits *w, sd_err *err) {
     const sd_config *c = sd_model_config(m);
-    bool only_sd = sd;
+    bool only_sd = w->sd;
     for (int l = 0; l < c->n_layer; l++)
-        only_sd &= !p->layer[l].wanted || !strcmp(c->layer[l].kind, "sd");
+        only_sd &= !p->layer[l].wanted || p->layer[l].skew;
     SD_TRY(sd_table_heading(t, err,
                             "%s: token level, %d sequences of %zu tokens (%zu given); M = %s%s, "
                             "unmasked, before softmax; %s",
@@ -561,29 +615,30 @@ static sd_status headings(sd_table *t, sd_model *m, const probe_state *p, size_t
                             "ranks of the routing R; pr = participation ratio (Σσ²)²/Σσ⁴, a plane "
                             "counts 2; %s",
                             null));
-    if (grouped)
+    if (w->grouped)
         SD_TRY(sd_table_heading(t, err,
                                 "grouped queries: %d query heads share %d key heads; heads of a "
                                 "group are not independent samples",
                                 c->layer[0].n_head, c->layer[0].n_kv_head));
-    if (sd)
+    if (w->sd)
         SD_TRY(sd_table_heading(t, err,
                                 "S–D heads: R = S, F = −D; eigenvalues of L = S − D over the first "
                                 "%d tokens of the first sequence at most",
                                 LAMBDA_TOKENS));
-    if (other)
-        SD_TRY(sd_table_heading(t, err,
-                                "layers of another attention kind are analysed by their q·k, "
-                                "whether or not they use it so"));
-    if (ctx < 4 * d_max) {
+    if (w->factors)
+        SD_TRY(
+            sd_table_heading(t, err,
+                             "truncated layers by their factors: R = ABᵀ − BAᵀ, F = f diag(λ) fᵀ "
+                             "+ δ; the null is of R alone"));
+    if (ctx < 4 * w->d_max) {
         SD_TRY(sd_table_note(t, err,
                              "sequences of %zu tokens are shorter than 4d = %zu: the rank is "
                              "limited by the text, not only by the head",
-                             ctx, 4 * d_max));
+                             ctx, 4 * w->d_max));
         sd_run_log(p->run, SD_LOG_WARN,
                    "probe: sequences of %zu tokens are shorter than 4d = %zu; ranks are limited by "
                    "the text",
-                   ctx, 4 * d_max);
+                   ctx, 4 * w->d_max);
     }
     return SD_OK;
 }
@@ -605,40 +660,89 @@ static sd_status plan_spectra(probe_state *p, sd_err *err) {
     return SD_OK;
 }
 
+/* Tokens a sequence and their number. */
+static sd_status sequences(sd_model *m, size_t n, const sd_probe_opts *o, const sd_run *run,
+                           size_t *ctx, int *n_seqs, sd_err *err) {
+    const sd_config *c = sd_model_config(m);
+    if (n < 2)
+        return sd_fail(err, SD_EINVAL, "probe needs at least 2 tokens, got %zu", n);
+    if (o->ctx < 0 || o->max_seqs < 0)
+        return sd_fail(err, SD_EINVAL, "ctx and max_seqs cannot be negative");
+    if (c->pos == SD_POS_LEARNED && o->ctx > c->n_pos)
+        return sd_fail(err, SD_EINVAL, "ctx %d: the position table of %s holds %d", o->ctx,
+                       sd_model_name(m), c->n_pos);
+    if (c->pos == SD_POS_ROPE && o->ctx > c->n_pos && c->n_pos > 0)
+        sd_run_log(run, SD_LOG_WARN, "probe: ctx %d is beyond the trained context of %d", o->ctx,
+                   c->n_pos);
+    *ctx = (size_t)(o->ctx ? o->ctx : sd_calib_ctx(c));
+    if (*ctx > n)
+        *ctx = n;
+    if (*ctx < 2)
+        return sd_fail(err, SD_EINVAL, "ctx %zu: a sequence needs at least 2 tokens", *ctx);
+    size_t fit = n / *ctx, limit = o->max_seqs ? (size_t)o->max_seqs : 8;
+    *n_seqs = (int)(fit < limit ? fit : limit);
+    return SD_OK;
+}
+
+static sd_status add_layer(sd_model *m, int i, layer_acc *l, traits *w, sd_err *err) {
+    const sd_layer_cfg *lc = &sd_model_config(m)->layer[i];
+    l->cfg = lc;
+    l->kind = sd_attn_of(lc);
+    l->algebra = sd_attn_algebra_of(lc);
+    l->skew = l->algebra == SD_SCORES_SKEW || l->algebra == SD_SCORES_KEY;
+    l->qk = l->kind && l->kind->routing.k == SD_SLOT_K;
+    l->d = l->kind ? sd_attn_term_width(lc, &l->kind->routing) : 0;
+    l->df = l->algebra == SD_SCORES_FACTORS ? sd_attn_term_width(lc, &l->kind->filtering) : 0;
+    l->n_kv = l->qk ? lc->n_kv_head : lc->n_head;
+    l->head = sd_alloc((size_t)lc->n_head, sizeof *l->head, err);
+    if (!l->head)
+        return SD_ENOMEM;
+    SD_TRY(biases(m, i, l, &w->biased, err));
+    w->grouped |= l->n_kv != lc->n_head;
+    w->sd |= l->skew;
+    w->factors |= l->algebra == SD_SCORES_FACTORS;
+    w->d_max = l->d > w->d_max ? l->d : w->d_max;
+    return SD_OK;
+}
+
+static sd_status fill_table(sd_table *t, sd_model *m, const probe_state *p, size_t ctx, size_t n,
+                            const traits *w, sd_err *err) {
+    SD_TRY(sd_spectral_add_columns(t, &p->plan, w->grouped, err));
+    SD_TRY(headings(t, m, p, ctx, n, w, err));
+    SD_TRY(sd_table_meta_str(t, "model", sd_model_name(m), err));
+    SD_TRY(sd_table_meta_str(t, "level", "tokens", err));
+    SD_TRY(sd_table_meta_num(t, "ctx", (double)ctx, err));
+    SD_TRY(sd_table_meta_num(t, "sequences", p->n_seqs, err));
+    SD_TRY(sd_table_meta_num(t, "tokens", (double)ctx * p->n_seqs, err));
+    SD_TRY(sd_table_meta_num(t, "null_draws", p->draws, err));
+    SD_TRY(sd_table_meta_num(t, "seed", (double)p->seed, err));
+    int blas = sd_blas_threads(1);
+    sd_status st = SD_OK;
+    for (int i = 0; st == SD_OK && i < p->n_layer; i++)
+        if (p->layer[i].wanted)
+            st = put_rows(t, p, i, err);
+    sd_blas_threads(blas);
+    return st == SD_OK ? sd_spectral_note_marked(t, err) : st;
+}
+
 sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opts *opts,
                    const sd_run *run, sd_table **out, sd_err *err) {
     sd_probe_opts o = opts ? *opts : (sd_probe_opts){0};
     const sd_config *c = sd_model_config(m);
     sd_status st = SD_OK;
-    bool *mask = NULL, grouped = false, sd = false, other = false, biased = false;
+    bool *mask = NULL;
     sd_table *t = NULL;
-    size_t d_max = 0;
+    size_t ctx = 0;
+    traits w = {0};
+    int draws = o.null_draws == 0 ? 20 : o.null_draws < 0 ? 0 : o.null_draws;
     probe_state p = {.run = run,
                      .n_layer = c->n_layer,
-                     .draws = o.null_draws == 0  ? 20
-                              : o.null_draws < 0 ? 0
-                                                 : o.null_draws,
+                     .draws = draws,
                      .threads = sd_run_threads(run),
                      .seed = o.seed,
                      .causal = c->causal};
     *out = NULL;
-    if (n < 2)
-        return sd_fail(err, SD_EINVAL, "probe needs at least 2 tokens, got %zu", n);
-    if (o.ctx < 0 || o.max_seqs < 0)
-        return sd_fail(err, SD_EINVAL, "ctx and max_seqs cannot be negative");
-    if (c->pos == SD_POS_LEARNED && o.ctx > c->n_pos)
-        return sd_fail(err, SD_EINVAL, "ctx %d: the position table of %s holds %d", o.ctx,
-                       sd_model_name(m), c->n_pos);
-    if (c->pos == SD_POS_ROPE && o.ctx > c->n_pos && c->n_pos > 0)
-        sd_run_log(run, SD_LOG_WARN, "probe: ctx %d is beyond the trained context of %d", o.ctx,
-                   c->n_pos);
-    size_t ctx = (size_t)(o.ctx ? o.ctx : sd_calib_ctx(c));
-    if (ctx > n)
-        ctx = n;
-    if (ctx < 2)
-        return sd_fail(err, SD_EINVAL, "ctx %zu: a sequence needs at least 2 tokens", ctx);
-    size_t fit = n / ctx, limit = o.max_seqs ? (size_t)o.max_seqs : 8;
-    p.n_seqs = (int)(fit < limit ? fit : limit);
+    SD_TRY(sequences(m, n, &o, run, &ctx, &p.n_seqs, err));
     SD_GO(st, out, sd_spectral_layers(o.layers, c->n_layer, &mask, err));
     p.layer = sd_alloc((size_t)c->n_layer, sizeof *p.layer, err);
     if (!p.layer) {
@@ -646,26 +750,13 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
         goto out;
     }
     for (int i = 0; i < c->n_layer; i++) {
-        layer_acc *l = &p.layer[i];
-        const sd_layer_cfg *lc = &c->layer[i];
-        l->wanted = mask[i];
-        l->n_head = lc->n_head;
-        if (!mask[i])
-            continue;
-        l->n_kv = lc->n_kv_head;
-        l->head = sd_alloc((size_t)lc->n_head, sizeof *l->head, err);
-        if (!l->head) {
-            st = SD_ENOMEM;
-            goto out;
-        }
-        SD_GO(st, out, biases(m, i, l, &biased, err));
-        grouped |= lc->n_kv_head != lc->n_head;
-        sd |= !strcmp(lc->kind, "sd");
-        other |= strcmp(lc->kind, "sd") != 0 && strcmp(lc->kind, "softmax") != 0;
-        d_max = (size_t)lc->d_qk > d_max ? (size_t)lc->d_qk : d_max;
+        p.layer[i].wanted = mask[i];
+        p.layer[i].n_head = c->layer[i].n_head;
+        if (mask[i])
+            SD_GO(st, out, add_layer(m, i, &p.layer[i], &w, err));
     }
     p.plan = (column_plan){.in = SD_IN_PROBE,
-                           .have = (sd ? SD_WHEN_SD : 0u) | (biased ? SD_WHEN_BIASED : 0u),
+                           .have = (w.sd ? SD_WHEN_SD : 0u) | (w.biased ? SD_WHEN_BIASED : 0u),
                            .nulls = p.draws > 0,
                            .spread = p.n_seqs > 1,
                            .columns = o.columns};
@@ -678,31 +769,11 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
         SD_GO(st, out, sd_forward(m, ids + (size_t)p.seq * ctx, 1, (int)ctx, &fo, NULL, NULL, err));
     sd_run_progress(run, "probe", 1, 1);
     t = sd_table_new("probe", err);
-    if (!t) {
-        st = SD_ENOMEM;
-        goto out;
+    st = t ? fill_table(t, m, &p, ctx, n, &w, err) : SD_ENOMEM;
+    if (st == SD_OK) {
+        *out = t;
+        t = NULL;
     }
-    SD_GO(st, out, sd_spectral_add_columns(t, &p.plan, grouped, err));
-    SD_GO(st, out, headings(t, m, &p, ctx, n, grouped, sd, other, d_max, err));
-    SD_GO(st, out, sd_table_meta_str(t, "model", sd_model_name(m), err));
-    SD_GO(st, out, sd_table_meta_str(t, "level", "tokens", err));
-    SD_GO(st, out, sd_table_meta_num(t, "ctx", (double)ctx, err));
-    SD_GO(st, out, sd_table_meta_num(t, "sequences", p.n_seqs, err));
-    SD_GO(st, out, sd_table_meta_num(t, "tokens", (double)ctx * p.n_seqs, err));
-    SD_GO(st, out, sd_table_meta_num(t, "null_draws", p.draws, err));
-    SD_GO(st, out, sd_table_meta_num(t, "seed", (double)o.seed, err));
-    int blas = sd_blas_threads(1);
-    for (int i = 0; st == SD_OK && i < c->n_layer; i++) {
-        if (!mask[i])
-            continue;
-        st = put_rows(t, &p, i, err);
-    }
-    sd_blas_threads(blas);
-    if (st != SD_OK)
-        goto out;
-    SD_GO(st, out, sd_spectral_note_marked(t, err));
-    *out = t;
-    t = NULL;
 out:
     layers_free(p.layer, c->n_layer);
     sd_spectral_rotary_free(&p.rot);
@@ -711,10 +782,11 @@ out:
     return st;
 }
 
-/* ---- capture for verification ---------------------------------------------------------------- */
+/* ---- capture as tensors ---------------------------------------------------------------------- */
 
 typedef struct keep {
     int layer;
+    const char *what;
     sd_captured *out;
     bool found;
 } keep;
@@ -736,22 +808,31 @@ static sd_status on_keep(void *ctx, const sd_capture *c, sd_err *err) {
     k->found = true;
     o->scale = c->scale;
     snprintf(o->kind, sizeof o->kind, "%s", c->kind);
-    SD_TRY(tensor_of(c->x, c->tokens, c->d_model, 0, &o->x, err));
-    SD_TRY(tensor_of(c->q, c->tokens, c->n_head, c->d_qk, &o->q, err));
-    SD_TRY(tensor_of(c->k, c->tokens, c->n_kv_head, c->d_qk, &o->k, err));
-    SD_TRY(tensor_of(c->v, c->tokens, c->n_kv_head, c->d_v, &o->v, err));
-    return tensor_of(c->d, c->tokens, c->n_head, 0, &o->d, err);
+    const struct {
+        char name;
+        const float *src;
+        int a, b;
+        sd_tensor **out;
+    } all[] = {{'x', c->x, c->d_model, 0, &o->x},
+               {'q', c->q, c->n_head, c->d_qk, &o->q},
+               {'k', c->k, c->n_kv_head, c->d_qk, &o->k},
+               {'v', c->v, c->n_kv_head, c->d_v, &o->v},
+               {'d', c->d, c->n_head, 0, &o->d}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!k->what || strchr(k->what, all[i].name))
+            SD_TRY(tensor_of(all[i].src, c->tokens, all[i].a, all[i].b, all[i].out, err));
+    return SD_OK;
 }
 
-sd_status sd_probe_capture(sd_model *m, const int32_t *ids, size_t n, int layer, const sd_run *run,
-                           sd_captured *out, sd_err *err) {
+sd_status sd_probe_capture(sd_model *m, const int32_t *ids, size_t n, int layer, const char *what,
+                           const sd_run *run, sd_captured *out, sd_err *err) {
     const sd_config *c = sd_model_config(m);
     memset(out, 0, sizeof *out);
     if (layer < 0 || layer >= c->n_layer)
         return sd_fail(err, SD_EINVAL, "expected layer 0..%d, got %d", c->n_layer - 1, layer);
     if (n < 1 || n > INT32_MAX)
         return sd_fail(err, SD_EINVAL, "capture needs 1 token or more, got %zu", n);
-    keep k = {.layer = layer, .out = out};
+    keep k = {.layer = layer, .what = what, .out = out};
     sd_forward_opts fo = {
         .run = run, .capture = on_keep, .capture_ctx = &k, .stop_after_capture = true};
     sd_status st = sd_forward(m, ids, 1, (int)n, &fo, NULL, NULL, err);

@@ -28,10 +28,19 @@ double sd_spectral_potential_norm(size_t n, size_t d, const double *q, const dou
 typedef struct score_stats {
     double logit_sd, kl_uniform, eff_ctx;
 } score_stats;
-/* METHOD §5.4 over j ≤ i (causal) or all j. skew: scores are ½(QKᵀ − KQᵀ); diag (N) nullable: the
- * diagonal is overwritten by −diag. logit_sd is the population value. */
-sd_status sd_spectral_score_stats(size_t n, size_t d, const double *q, const double *k, bool skew,
-                                  const double *SD_NULLABLE diag, bool causal, score_stats *out,
-                                  sd_err *err);
+/* A head's scores by factors. Routing: Q Kᵀ whole (product), else ½(QKᵀ − KQᵀ); filtering factors
+ * nullable; δ (N, nullable) replaces the diagonal or is added to it. */
+typedef struct score_factors {
+    size_t n, d, df;
+    const double *q, *k;             // (N, d)
+    const double *SD_NULLABLE qf;    // (N, df)
+    const double *SD_NULLABLE kf;    // (N, df)
+    const double *SD_NULLABLE delta; // (N)
+    bool product, replace;
+    bool causal;
+    const sd_layer_cfg *SD_NULLABLE cfg; /* which keys a row sees; NULL: j ≤ i, or all */
+} score_factors;
+/* METHOD §5.4 over the keys that each row sees. logit_sd is the population value. */
+sd_status sd_spectral_score_stats(const score_factors *f, score_stats *out, sd_err *err);
 
 #endif

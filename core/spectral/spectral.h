@@ -65,14 +65,15 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
 
 /* What one attention sublayer saw, for whoever wants to recompute: F32 tensors x (N, D), q (N, H,
  * d), k (N, Hkv, d), v (N, Hkv, d_v), d (N, H; NULL unless S–D). Members can be NULL where a kind
- * has no such thing. */
+ * has no such thing; `what` lists those wanted ("qk"; NULL = all). */
 typedef struct sd_captured {
     sd_tensor *x, *q, *k, *v, *d;
     double scale; /* c or α */
     char kind[24];
 } sd_captured;
 sd_status sd_probe_capture(sd_model *m, const int32_t *ids, size_t n, int layer,
-                           const sd_run *SD_NULLABLE run, sd_captured *out, sd_err *err);
+                           const char *SD_NULLABLE what, const sd_run *SD_NULLABLE run,
+                           sd_captured *out, sd_err *err);
 void sd_captured_free(sd_captured *c);
 
 /* Per-layer summary of a heads or probe table: medians over heads (even counts: the mean of the

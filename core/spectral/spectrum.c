@@ -42,6 +42,23 @@ sd_status sd_spectral_reduce_u(size_t n, size_t d, const double *u, reduced *r, 
     return SD_OK;
 }
 
+sd_status sd_spectral_reduce_apart(size_t n, size_t d, size_t df, const double *u, double delta,
+                                   reduced *r, sd_err *err) {
+    size_t w = 2 * (d + df);
+    SD_TRY(sd_spectral_reduce_u(n, d + df, u, r, err));
+    *r = (reduced){
+        .n = n, .d = d, .df = df, .rows = r->rows, .r = r->r, .apart = true, .delta = delta};
+    double left = 0, right = 0; // the norms of [Q Q_F] and [K K_F]
+    for (size_t i = 0; i < r->rows; i++)
+        for (size_t j = 0; j < w; j++) {
+            bool first = j < 2 * d ? j < d : j < 2 * d + df;
+            *(first ? &left : &right) += r->r[i * w + j] * r->r[i * w + j];
+        }
+    r->q_norm = sqrt(left);
+    r->k_norm = sqrt(right);
+    return SD_OK;
+}
+
 sd_status sd_spectral_reduce(size_t n, size_t d, const double *q, const double *k, reduced *r,
                              sd_err *err) {
     size_t w = 2 * d, cells;
@@ -375,7 +392,7 @@ sd_status sd_spectral_spectrum_reduced(const reduced *r, const rotation *rot, un
     if (!p || !b || (rot && !qr) || !out->sigma || !out->f_lambda || !out->lambda_re ||
         !out->lambda_im)
         st = SD_ENOMEM;
-    double tol = 2 * (double)d * SD_UNIT_ROUNDOFF * r->q_norm * r->k_norm;
+    double tol = (double)w * SD_UNIT_ROUNDOFF * r->q_norm * r->k_norm;
     if (st == SD_OK && w)
         st = rot        ? at_lag(r, rot, what, tol, p, b, qr, out, err)
              : r->apart ? apart(r, what, tol, p, b, out, err)

@@ -354,7 +354,10 @@ test("what a model and its tables say of settings", function()
     assert(tostring(p):find "no null" and not tostring(p):find "pr_null")
     local n = truncate(g, { layers = "0-5", planes = 1 })
     assert(tostring(n):find "heads of 64", tostring(n))
-    assert(tostring(heads(n, { draws = 2 })):find "layer 0 head 0: no W_Q, W_K %(bilinear%)")
+    w = heads(n, { draws = 2 })
+    assert(tostring(w):find "truncated layers by their factors" and w:row(0).status == "ok")
+    w = heads(new { preset = "nano", kind = "uniform" }, { draws = 2 })
+    assert(tostring(w):find "layer 0 head 0: no scores %(uniform%)")
     local many = {}
     for i = 1, 300 do many[i] = i end
     n = truncate(g, { layers = 0, planes = 1, filter = "scalar", calib = ids(many) })

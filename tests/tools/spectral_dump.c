@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
             sd_captured cap;
             if (!mask[l])
                 continue;
-            must(sd_probe_capture(m, ids, got, l, NULL, &cap, &err));
+            must(sd_probe_capture(m, ids, got, l, NULL, NULL, &cap, &err));
             save(dir, "q", l, cap.q);
             save(dir, "k", l, cap.k);
             save(dir, "d", l, cap.d);

@@ -124,7 +124,9 @@ static void small_against_dense(void **state) {
             rel("phi", 2 * (double)n * ww / (s.fro2 * s.routing), want(e, "phi"), 1e-11);
             for (int enc = 0; enc < 2; enc++) {
                 score_stats sc;
-                ok(sd_spectral_score_stats(n, d, q, k, false, NULL, !enc, &sc, &err));
+                score_factors sf = {
+                    .n = n, .d = d, .q = q, .k = k, .product = true, .causal = !enc};
+                ok(sd_spectral_score_stats(&sf, &sc, &err));
                 rel("logit_sd", sc.logit_sd, want(e, enc ? "encoder_logit_sd" : "logit_sd"), 1e-11);
                 rel("kl_uniform", sc.kl_uniform, want(e, enc ? "encoder_kl_uniform" : "kl_uniform"),
                     1e-11);
@@ -742,7 +744,8 @@ static void n08_key_bias(void **state) {
         ok(sd_spectrum_of(N, D, a, b, SD_SPEC_R, &s, &err));
         pr[with][0] = s.rank.pr;
         sd_spectrum_free(&s);
-        ok(sd_spectral_score_stats(N, D, a, b, false, NULL, true, &sc[with], &err));
+        score_factors sf = {.n = N, .d = D, .q = a, .k = b, .product = true, .causal = true};
+        ok(sd_spectral_score_stats(&sf, &sc[with], &err));
         sd_spectral_potential_norm(N, D, a, b, mean, mean + D);
         for (int i = 0; i < N * D; i++) {
             a[i] -= mean[i % D];

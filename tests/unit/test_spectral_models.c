@@ -275,7 +275,7 @@ static void columns_from_own_capture(void **state) {
         int32_t ids[512];
         ids_of(names[i], ids);
         sd_captured c;
-        ok(sd_probe_capture(m[i], ids, N, LAYER, NULL, &c, &err));
+        ok(sd_probe_capture(m[i], ids, N, LAYER, NULL, NULL, &c, &err));
         assert_int_equal(c.q->shape[0], N);
         assert_int_equal(c.q->shape[1], 4);
         assert_int_equal(c.q->shape[2], 64);
@@ -336,7 +336,7 @@ static void columns_from_own_capture(void **state) {
     }
     sd_captured c;
     int32_t one = 1;
-    assert_int_equal(sd_probe_capture(sd_m, &one, 1, 6, NULL, &c, &err), SD_EINVAL);
+    assert_int_equal(sd_probe_capture(sd_m, &one, 1, 6, NULL, NULL, &c, &err), SD_EINVAL);
     assert_non_null(strstr(err.text, "0..5"));
     assert_null(c.q);
 }
@@ -464,7 +464,7 @@ static void folding_gives_the_scores(void **state) {
     int32_t ids[512];
     ids_of("interim-gpt2", ids);
     sd_captured c;
-    ok(sd_probe_capture(gpt2_m, ids, 16, L, NULL, &c, &err));
+    ok(sd_probe_capture(gpt2_m, ids, 16, L, NULL, NULL, &c, &err));
     const float *x = c.x->data, *cq = c.q->data, *ck = c.k->data;
     for (int i = 0; i < 16; i += 5)
         for (int j = 0; j < 16; j += 3) {
@@ -670,7 +670,7 @@ static void grouped_and_rotary(void **state) {
     assert_int_equal(sd_table_rows(p), 8);
     assert_true(sd_table_find_col(p, "pr_nobias") < 0 && has(p, 5, "c_pr_null"));
     sd_captured cap;
-    ok(sd_probe_capture(m, ids, 40, 1, NULL, &cap, &err));
+    ok(sd_probe_capture(m, ids, 40, 1, NULL, NULL, &cap, &err));
     double cq[40 * 8], ck[40 * 8];
     for (int i = 0; i < 40; i++)
         for (int j = 0; j < 8; j++) {
