@@ -31,6 +31,8 @@ typedef struct sd_run {
     uint64_t seed;
     void (*progress)(void *ctx, const char *what, double done, double total);
     void (*log)(void *ctx, sd_log_level level, const char *text);
+    /* Text a computation makes bit by bit, for a terminal it may run over; NULL: nobody watches. */
+    void (*stream)(void *ctx, const char *text, size_t n);
     void *ctx;
 } sd_run;
 

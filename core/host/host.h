@@ -34,6 +34,7 @@ struct sd_session {
     size_t n_gone, cap_gone;
     sd_loaded *plugins;
     size_t n_plugins, cap_plugins;
+    double text_ended; /* when Ctrl-C last ended a text being generated (sd_now) */
 };
 
 /* A scratch block of a call: header before the 64-byte aligned data. */
@@ -101,6 +102,7 @@ typedef struct sd_builtin_group {
 sd_builtin_group sd_ops_model(void);
 sd_builtin_group sd_ops_spectral(void);
 sd_builtin_group sd_ops_eval(void);
+sd_builtin_group sd_ops_generate(void);
 sd_builtin_group sd_ops_figures(void);
 sd_builtin_group sd_ops_train(void);
 sd_builtin_group sd_ops_sweep(void);

@@ -10,8 +10,9 @@ sd_status sd_session_new(sd_session **out, sd_err *err) {
         return SD_ENOMEM;
     s->run.seed = 1;
     sd_api_fill_table(&s->host);
-    const sd_builtin_group groups[] = {sd_ops_model(),   sd_ops_spectral(), sd_ops_eval(),
-                                       sd_ops_figures(), sd_ops_train(),    sd_ops_sweep()};
+    const sd_builtin_group groups[] = {sd_ops_model(),    sd_ops_spectral(), sd_ops_eval(),
+                                       sd_ops_generate(), sd_ops_figures(),  sd_ops_train(),
+                                       sd_ops_sweep()};
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
         for (size_t i = 0; i < groups[g].n; i++) {
             sd_status st = sd_op_register(s, &groups[g].ops[i], NULL, err);

@@ -151,6 +151,19 @@ static void on_progress(void *ctx, const char *what, double at, double total) {
     fflush(stderr);
 }
 
+/* Control bytes are shown, not obeyed. */
+void shell_stream(void *sh, const char *text, size_t n) {
+    shell *s = sh;
+    sd_buf b = {0};
+    shell_clear_progress(s);
+    sd_buf_visible(&b, text, n, true);
+    if (b.n)
+        fwrite(b.p, 1, b.n, stdout);
+    fflush(stdout);
+    sd_buf_free(&b);
+    sd_buf_put(&s->streamed, text, n);
+}
+
 /* Whatever way the program ends, output that was not written is an error, said once. */
 static void check_stdout(void) {
     bool bad = ferror(stdout) != 0;
@@ -419,6 +432,7 @@ int main(int argc, char **argv) {
     }
     sd_lua_close(s.L);
     sd_session_free(s.session);
+    sd_buf_free(&s.streamed);
     free(o.code);
     return code;
 }

@@ -139,18 +139,30 @@ static bool muted(const char *src) {
     return n && src[n - 1] == ';';
 }
 
+/* Is the one value a string that has just run over the screen? */
+static bool was_streamed(const shell *s, int n) {
+    size_t len;
+    if (n != 1 || lua_type(s->L, -1) != LUA_TSTRING)
+        return false;
+    const char *text = lua_tolstring(s->L, -1, &len);
+    return len > 0 && len == s->streamed.n && memcmp(text, s->streamed.p, len) == 0;
+}
+
 /* Calls the compiled chunk on the stack and prints what it gave. */
 static int run_chunk(shell *s, const char *src, bool expr) {
     lua_State *L = s->L;
     int base = lua_gettop(L) - 1;
+    sd_buf_clear(&s->streamed);
     int code = shell_call(s, 0, LUA_MULTRET);
+    if (s->streamed.n && s->streamed.p[s->streamed.n - 1] != '\n')
+        putchar('\n');
     if (code) {
         shell_report(s, lua_tostring(L, -1));
     } else {
         int n = lua_gettop(L) - base;
         if (n && expr)
             remember(L, base + 1);
-        if (n && !muted(src))
+        if (n && !muted(src) && !was_streamed(s, n))
             code = shell_print_values(s, n);
     }
     lua_settop(L, base);
@@ -309,6 +321,8 @@ int shell_repl(shell *s) {
     bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     s->interactive = true;
     sd_lua_get(L)->interactive = true;
+    if (terminal)
+        sd_session_run(s->session)->stream = shell_stream;
     if (!s->quiet)
         banner(s);
     lineedit_start(terminal, shell_complete, s);

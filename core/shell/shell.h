@@ -14,6 +14,7 @@ typedef struct shell {
     bool err_tty, line_shown;
     double started, last_shown, last_done, first_done;
     char what[64];
+    sd_buf streamed; /* text that ran over the screen since the input */
 } shell;
 
 /* Chunk results: */
@@ -29,6 +30,8 @@ int shell_call(shell *s, int narg, int nres);
 int shell_print_values(shell *s, int n);
 void shell_report(shell *s, const char *message); /* an error, on stderr */
 void shell_clear_progress(shell *s);
+/* At a prompt on a terminal: text being generated runs over the screen (sd_run.stream). */
+void shell_stream(void *sh, const char *text, size_t n);
 void shell_update_size(shell *s);
 
 /* repl.c: the prompt until Ctrl-D; exit code. */

@@ -440,6 +440,50 @@ static void progress(void **state) {
     assert_int_equal(finish(&t), 0);
 }
 
+/* Text runs over the screen while it is made and is not shown twice; Ctrl-C ends the text and keeps
+ * what there is. */
+static void generating(void **state) {
+    (void)state;
+    term t;
+    start(&t, plain);
+    prompt(&t);
+    type(&t, "m = open 'data/interim-sd';\r");
+    prompt(&t);
+    type(&t, "g = generate(m, 'The', {tokens=12, temperature=0});\r");
+    EXPECT(&t, ", and the ", 10);
+    prompt(&t);
+    type(&t, "generate(m, 'The', {tokens=12, temperature=0})\r");
+    EXPECT(&t, ", and the ", 10);
+    size_t at = t.mark;
+    prompt(&t);
+    assert_null(strstr(t.out + at, "and the"));
+    type(&t, "'the same', _ == g\r");
+    EXPECT(&t, "true", 5);
+    prompt(&t);
+    type(&t, "x = generate(m, 'The', {tokens=253, eos=false, seed=1})\r");
+    EXPECT(&t, " the ", 10);
+    type(&t, "\003");
+    prompt(&t);
+    type(&t, "y = generate(m, 'The', {tokens=253, eos=false, seed=1});\r");
+    prompt(&t);
+    type(&t, "y:sub(1, #x) == x and #x > 4\r");
+    EXPECT(&t, "\r\ntrue\r\n", 5);
+    prompt(&t);
+    nap(2.2); /* soon after the last one it would end the loop at once */
+    type(&t, "while true do s = generate(m, 'The', {tokens=250, eos=false}) end\r");
+    EXPECT(&t, " the ", 10);
+    type(&t, "\003"); /* one text */
+    nap(0.3);
+    type(&t, "\003"); /* soon after: the loop */
+    EXPECT(&t, "interrupted", 5);
+    prompt(&t);
+    type(&t, "#s > 0\r");
+    EXPECT(&t, "\r\ntrue\r\n", 5);
+    prompt(&t);
+    type(&t, "\004");
+    assert_int_equal(finish(&t), 0);
+}
+
 static void third_press_ends(void **state) {
     (void)state;
     term t;
@@ -472,15 +516,11 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines),
-        cmocka_unit_test(long_line),
-        cmocka_unit_test(completion),
-        cmocka_unit_test(help_at_the_prompt),
-        cmocka_unit_test(history),
-        cmocka_unit_test(interruption),
-        cmocka_unit_test(interruption_of_operations),
-        cmocka_unit_test(progress),
-        cmocka_unit_test(third_press_ends),
+        cmocka_unit_test(lines),      cmocka_unit_test(long_line),
+        cmocka_unit_test(completion), cmocka_unit_test(help_at_the_prompt),
+        cmocka_unit_test(history),    cmocka_unit_test(interruption),
+        cmocka_unit_test(generating), cmocka_unit_test(interruption_of_operations),
+        cmocka_unit_test(progress),   cmocka_unit_test(third_press_ends),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
