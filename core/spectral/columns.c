@@ -169,6 +169,8 @@ bool sd_spectral_wants(const column_plan *p, size_t i, bool null) {
         return false;
     if (null && (!p->nulls || !(c.null & p->in)))
         return false;
+    if (null && p->hide_kernel && (c.when & SD_NOT_SD_WEIGHTS)) // a draw has no −D beside its S
+        return false;
     bool free_ = !(c.ask & p->in) && !(null && (c.null_ask & p->in));
     return free_ || asked(p, &c, null);
 }
@@ -240,7 +242,7 @@ sd_status sd_spectral_add_columns(sd_table *t, const column_plan *p, bool groupe
     for (size_t i = 0; sd_column_at(i, &c); i++) {
         if (!sd_spectral_wants(p, i, false))
             continue;
-        bool hidden = p->hide_kernel && (c.when & SD_NOT_SD_WEIGHTS);
+        bool hidden = p->hide_kernel && p->in == SD_IN_HEADS && (c.when & SD_NOT_SD_WEIGHTS);
         bool name = p->columns && strcmp(p->columns, "all") != 0 && asked(p, &c, false);
         SD_TRY(add(t, &c, "", !name && (hidden || !(c.narrow & p->in)), err));
         if (p->spread && !(c.when & SD_POOLED))

@@ -156,7 +156,7 @@ typedef struct column_plan {
     unsigned in;        /* SD_IN_HEADS or SD_IN_PROBE */
     unsigned have;      /* SD_WHEN_* that hold */
     bool nulls, spread; /* *_null; *_sd over sequences */
-    bool hide_kernel; /* only S–D heads: what they have not at weight level is not shown unasked */
+    bool hide_kernel;   /* only S–D heads: SD_NOT_SD_WEIGHTS has no null, nor values in `heads` */
     const char *columns; /* `columns=`: names, "c_*", "all"; NULL = the usual ones */
 } column_plan;
 /* Refuses an item of p->columns that names no column of that table. */

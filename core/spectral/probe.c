@@ -589,7 +589,7 @@ static sd_status biases(sd_model *m, int layer, layer_acc *l, bool *any, sd_err 
 
 /* What the analysed layers have among them. */
 typedef struct traits {
-    bool grouped, sd, factors, biased;
+    bool grouped, sd, factors, product, biased;
     size_t d_max;
 } traits;
 
@@ -701,6 +701,7 @@ static sd_status add_layer(sd_model *m, int i, layer_acc *l, traits *w, sd_err *
     w->grouped |= l->n_kv != lc->n_head;
     w->sd |= l->skew;
     w->factors |= l->algebra == SD_SCORES_FACTORS;
+    w->product |= l->algebra == SD_SCORES_PRODUCT;
     w->d_max = l->d > w->d_max ? l->d : w->d_max;
     return SD_OK;
 }
@@ -759,6 +760,7 @@ sd_status sd_probe(sd_model *m, const int32_t *ids, size_t n, const sd_probe_opt
                            .have = (w.sd ? SD_WHEN_SD : 0u) | (w.biased ? SD_WHEN_BIASED : 0u),
                            .nulls = p.draws > 0,
                            .spread = p.n_seqs > 1,
+                           .hide_kernel = w.sd && !w.product,
                            .columns = o.columns};
     SD_GO(st, out, plan_spectra(&p, err));
     if (c->pos == SD_POS_ROPE)

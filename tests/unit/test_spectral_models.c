@@ -642,6 +642,11 @@ static void grouped_and_rotary(void **state) {
         rel("imag at any lag", cell(u, h, "rope_imag"), cell(t, h, "rope_imag"), 1e-12);
         rel("shares", cell(u, h, "routing") + cell(u, h, "filtering"), 1, 1e-12);
         assert_true(fabs(cell(u, h, "pr") - cell(t, h, "pr")) > 1e-6);
+        // The null is at the lag of the heads, and random heads are draws of it.
+        assert_true(fabs(cell(u, h, "pr_null") - cell(t, h, "pr_null")) > 1e-6);
+        rel("null at a lag", cell(u, h, "pr"), cell(u, h, "pr_null"),
+            4 * cell(u, h, "pr_null_sd") / cell(u, h, "pr_null"));
+        rel("imag null", cell(u, h, "rope_imag_null"), 0.5, 0.1);
         size_t n;
         sd_table_vec(u, h, sd_table_find_col(u, "planes"), &n);
         assert_int_equal(n, 16);
@@ -684,6 +689,18 @@ static void grouped_and_rotary(void **state) {
     rel("kl", cell(p, r, "kl_uniform"), e.kl, 1e-8);
     rel("phi", cell(p, r, "phi"), e.phi, 1e-8);
     sd_captured_free(&cap);
+    sd_table_unref(p);
+    // One token forty times: without rotation every score is the same and R = 0. What the heads of
+    // this random model show is the rotation's doing, and the null shows it too.
+    for (int i = 0; i < 40; i++)
+        ids[i] = 7;
+    po = (sd_probe_opts){.layers = "0", .ctx = 40, .null_draws = 40};
+    ok(sd_probe(m, ids, 40, &po, NULL, &p, &err));
+    for (int h = 0; h < 4; h++) {
+        assert_true(cell(p, h, "pr_null") > 2.1 && cell(p, h, "pr_null_sd") > 0.1);
+        rel("rotated null", cell(p, h, "pr"), cell(p, h, "pr_null"),
+            4 * cell(p, h, "pr_null_sd") / cell(p, h, "pr_null"));
+    }
     sd_table_unref(t);
     sd_table_unref(u);
     sd_table_unref(p);
