@@ -170,38 +170,14 @@ sd_status sd_container_check_ranges(sd_container *c, size_t from, uint64_t start
 
 /* ---- names --------------------------------------------------------------------------------------
  */
-static size_t slot_of(const sd_container *c, const char *name) {
-    size_t mask = c->n_slots - 1;
-    size_t s = (size_t)sd_hash64(name, strlen(name), 0) & mask;
-    while (c->slots[s] && strcmp(c->entries[c->slots[s] - 1].info.name, name) != 0) {
-        s = (s + 1) & mask;
-    }
-    return s;
-}
-
-static sd_status make_slots(sd_container *c, sd_err *err) {
-    size_t want = 16;
-    while (want < c->n * 2) {
-        want *= 2;
-    }
-    c->slots = sd_alloc(want, sizeof *c->slots, err);
-    if (!c->slots) {
-        return SD_ENOMEM;
-    }
-    c->n_slots = want;
-    return SD_OK;
-}
-
 static sd_status index_names(sd_container *c, sd_err *err) {
-    SD_TRY(make_slots(c, err));
+    SD_TRY(sd_map_reserve(&c->names_at, c->n, err));
     for (size_t i = 0; i < c->n; i++) {
         const char *name = c->entries[i].info.name;
-        size_t s = slot_of(c, name);
-        if (c->slots[s]) {
+        if (sd_map_put(&c->names_at, name, (int)i) >= 0) {
             return sd_fail(err, SD_EFORMAT, "tensor %s: named twice",
                            sd_show(name, strlen(name)).s);
         }
-        c->slots[s] = (uint32_t)(i + 1);
     }
     return SD_OK;
 }
@@ -338,7 +314,8 @@ static sd_status check_all_there(const char *dir, const char **shards, size_t n,
  * no other tensor has them. */
 static sd_status apply_index(sd_container *c, const json_t *map, const char **shards,
                              const sd_run *run, sd_err *err) {
-    SD_TRY(make_slots(c, err));
+    sd_map *names = &c->names_at;
+    SD_TRY(sd_map_reserve(names, c->n, err));
     size_t extra = 0, kept = 0;
     const char *first_extra = NULL, *first_absent = NULL;
     for (int pass = 0; pass < 2; pass++) {
@@ -353,17 +330,17 @@ static sd_status apply_index(sd_container *c, const json_t *map, const char **sh
                 extra++;
                 first_extra = first_extra ? first_extra : e->info.name;
             }
-            size_t s = slot_of(c, e->info.name);
-            if (c->slots[s] && pass == 0) {
+            bool taken = sd_map_get(names, e->info.name) >= 0;
+            if (taken && pass == 0) {
                 return sd_fail(err, SD_EFORMAT, "tensor %s: named twice in one shard",
                                sd_show(e->info.name, strlen(e->info.name)).s);
             }
-            if (c->slots[s] || (pass == 1 && v)) {
+            if (taken || (pass == 1 && v)) {
                 e->info.shard = -1; /* dropped below */
                 continue;
             }
             e->info.unindexed = pass == 1;
-            c->slots[s] = (uint32_t)(i + 1);
+            sd_map_put(names, e->info.name, (int)i);
         }
     }
     for (size_t i = 0; i < c->n; i++) {
@@ -372,8 +349,7 @@ static sd_status apply_index(sd_container *c, const json_t *map, const char **sh
         }
     }
     c->n = kept;
-    sd_free(c->slots);
-    c->slots = NULL;
+    sd_map_clear(names);
     SD_TRY(index_names(c, err));
     size_t absent = 0;
     const char *key;
@@ -551,7 +527,7 @@ void sd_container_unref(sd_container *c) {
     }
     sd_free(c->files);
     sd_free(c->entries);
-    sd_free(c->slots);
+    sd_map_free(&c->names_at);
     sd_free(c->path);
     sd_arena_free(c->names);
     json_decref(c->meta);
@@ -585,7 +561,7 @@ const sd_tensor_info *sd_container_at(const sd_container *c, size_t i) {
 }
 
 int sd_container_find(const sd_container *c, const char *name) {
-    return (int)c->slots[slot_of(c, name)] - 1;
+    return sd_map_get(&c->names_at, name);
 }
 
 json_t *sd_container_meta(const sd_container *c) {

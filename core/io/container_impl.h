@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "base/map.h"
 #include "base/mem.h"
 #include "io/container.h"
 
@@ -20,8 +21,7 @@ struct sd_container {
     size_t n_files, cap_files;
     sd_entry *entries;
     size_t n, cap;
-    uint32_t *slots; /* open addressing: entry + 1, 0 = free */
-    size_t n_slots;  /* power of two */
+    sd_map names_at; /* name → entry */
     sd_arena *names;
     json_t *meta;
 };

@@ -35,7 +35,7 @@ void sd_model_unref(sd_model *m) {
     for (size_t i = 0; i < m->n_steps; i++)
         sd_model_free_step(&m->steps[i]);
     sd_free(m->entries);
-    sd_free(m->index);
+    sd_map_free(&m->index);
     sd_free(m->steps);
     sd_free(m->name);
     sd_free(m->path);

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/map.h"
 #include "nn/model.h"
 
 /* A tensor shared between clones; never changed while more than one of them holds it. */
@@ -48,8 +49,7 @@ struct sd_model {
     char *name, *path;
     model_entry *entries;
     size_t n_entries, cap_entries;
-    int32_t *index; // hash table of entry numbers, -1 = free
-    size_t n_index;
+    sd_map index; // name → entry
 
     sd_tokenizer *tokenizer;
     bool tokenizer_tried;
@@ -83,7 +83,6 @@ void sd_blob_unref(model_blob *SD_NULLABLE b);
 int sd_model_find(const sd_model *m, const char *name); /* index of an entry, -1 when absent */
 sd_status sd_model_add_entry(sd_model *m, const char *name, sd_dtype dtype, int ndim,
                              const int64_t *shape, int src, sd_err *err);
-void sd_model_index_put(sd_model *m, int i);
 /* Zeros of e's shape. */
 sd_status sd_model_zero(const model_entry *e, model_blob **out, sd_err *err);
 sd_relayout sd_model_relayout(const sd_model *m, const char *stored);
@@ -104,6 +103,10 @@ typedef struct model_walk {
 } model_walk;
 bool sd_model_walk(model_walk *w, const sd_family *f, const sd_config *cfg, char name[128],
                    int *ndim, int64_t shape[2]);
+bool sd_model_locate(const sd_family *f, const sd_config *cfg, int layer, sd_role r,
+                     sd_locator *out);
+/* Writes a canonical part into its place in a stored tensor; both F32 or F64. */
+void sd_model_scatter(const sd_locator *l, const sd_tensor *canon, sd_tensor *stored);
 /* Locator and entry of a part, checked to stay inside the stored tensor. */
 sd_status sd_model_place(const sd_model *m, int layer, sd_role r, sd_locator *loc, int *e,
                          sd_err *err);

@@ -5,74 +5,56 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/mem.h"
 #include "nn/attn.h"
 #include "nn/family.h"
 
-/* Container name → entry: a small hash map built while renaming, so that what open allocates is
- * bounded by the container, not by what config.json claims. */
+/* Container name → entry: built while renaming, so that what open allocates is bounded by the
+ * container, not by what config.json claims. */
 typedef struct found {
     char name[128];
     int src;
     bool used;
 } found;
 
-typedef struct found_map {
+typedef struct found_list {
     found *v;
-    size_t n, cap;
-    int32_t *index;
-    size_t n_index;
-} found_map;
+    size_t n;
+    sd_map at; // name → index in v
+} found_list;
 
-static int found_find(const found_map *f, const char *name) {
-    size_t mask = f->n_index - 1;
-    for (size_t h = sd_hash64(name, strlen(name), 7) & mask; f->index[h] >= 0; h = (h + 1) & mask) {
-        if (strcmp(f->v[f->index[h]].name, name) == 0)
-            return f->index[h];
-    }
-    return -1;
-}
-
-static sd_status found_build(found_map *f, const sd_model *m, sd_err *err) {
+static sd_status found_build(found_list *f, const sd_model *m, sd_err *err) {
     size_t n = sd_container_count(m->container);
-    f->n_index = 16;
-    while (f->n_index < 2 * (n + 1))
-        f->n_index *= 2;
     f->v = sd_alloc(n, sizeof *f->v, err);
-    f->index = sd_alloc(f->n_index, sizeof *f->index, err);
-    if (!f->v || !f->index)
+    if (!f->v)
         return SD_ENOMEM;
-    memset(f->index, 0xff, f->n_index * sizeof *f->index);
+    SD_TRY(sd_map_reserve(&f->at, n, err));
     for (size_t i = 0; i < n; i++) {
         const sd_tensor_info *t = sd_container_at(m->container, i);
         found *e = &f->v[f->n];
         m->family->rename(&m->cfg, m->container, t->name, e->name);
         if (!e->name[0])
             continue;
-        int other = found_find(f, e->name);
+        e->src = (int)i;
+        int other = sd_map_put(&f->at, e->name, (int)f->n);
         if (other >= 0)
             return sd_fail(err, SD_EFORMAT, "%s: tensors %.120s and %.120s are both '%s'",
                            sd_container_path(m->container),
                            sd_container_at(m->container, (size_t)f->v[other].src)->name, t->name,
                            e->name);
-        e->src = (int)i;
-        size_t h = sd_hash64(e->name, strlen(e->name), 7) & (f->n_index - 1);
-        while (f->index[h] >= 0)
-            h = (h + 1) & (f->n_index - 1);
-        f->index[h] = (int32_t)f->n++;
+        f->n++;
     }
     return SD_OK;
 }
 
-static sd_status match_tensors(sd_model *m, found_map *f, const sd_run *run, sd_err *err) {
+static sd_status match_tensors(sd_model *m, found_list *f, const sd_run *run, sd_err *err) {
     char name[128], want[96], got[96];
     int ndim;
     int64_t shape[SD_MAX_DIMS];
     model_walk w = {0};
     const char *path = sd_container_path(m->container);
     while (sd_model_walk(&w, m->family, &m->cfg, name, &ndim, shape)) {
-        int k = found_find(f, name);
+        int k = sd_map_get(&f->at, name);
         sd_shape_text(ndim, shape, want);
         if (k < 0)
             return sd_fail(err, SD_EFORMAT, "%s: tensor %s %s is missing", path, name, want);
@@ -290,7 +272,7 @@ static char *title_of(const char *path, sd_err *err) {
 
 static sd_status open_into(sd_model *m, const char *path, const sd_run *run, sd_err *err) {
     json_t *config = NULL;
-    found_map fm = {0};
+    found_list fm = {0};
     char *dir = NULL;
     sd_status st;
     SD_GO(st, done, sd_container_open(path, run, &m->container, err));
@@ -333,7 +315,7 @@ static sd_status open_into(sd_model *m, const char *path, const sd_run *run, sd_
         st = SD_ENOMEM;
 done:
     sd_free(fm.v);
-    sd_free(fm.index);
+    sd_map_free(&fm.at);
     sd_free(dir);
     json_decref(config);
     return st;

@@ -22,8 +22,8 @@ static bool own_locate(const sd_config *cfg, int layer, sd_role r, sd_locator *o
     return true;
 }
 
-static bool locate(const sd_family *f, const sd_config *cfg, int layer, sd_role r,
-                   sd_locator *out) {
+bool sd_model_locate(const sd_family *f, const sd_config *cfg, int layer, sd_role r,
+                     sd_locator *out) {
     return f->locate(cfg, layer, r, out) || own_locate(cfg, layer, r, out);
 }
 
@@ -91,7 +91,7 @@ static void gather(const sd_locator *l, sd_tensor *canon, const sd_tensor *store
         get_dd(l, canon->data, stored->data);
 }
 
-static void scatter(const sd_locator *l, const sd_tensor *canon, sd_tensor *stored) {
+void sd_model_scatter(const sd_locator *l, const sd_tensor *canon, sd_tensor *stored) {
     if (canon->dtype == SD_F32 && stored->dtype == SD_F32)
         put_ff(l, canon->data, stored->data);
     else if (canon->dtype == SD_F32)
@@ -116,7 +116,7 @@ sd_status sd_model_no_part(const sd_model *m, int layer, sd_role r, sd_err *err)
 /* Locator and entry of a part, checked to stay inside the stored tensor. */
 sd_status sd_model_place(const sd_model *m, int layer, sd_role r, sd_locator *loc, int *e,
                          sd_err *err) {
-    if ((unsigned)r >= SD_ROLE_COUNT || !locate(m->family, &m->cfg, layer, r, loc))
+    if ((unsigned)r >= SD_ROLE_COUNT || !sd_model_locate(m->family, &m->cfg, layer, r, loc))
         return sd_model_no_part(m, layer, r, err);
     *e = sd_model_find(m, loc->tensor);
     if (*e < 0)
@@ -182,7 +182,7 @@ sd_status sd_model_set(sd_model *m, int layer, sd_role r, const sd_tensor *t, sd
     }
     sd_status st = sd_model_own(m, &m->entries[e], &dst, err);
     if (st == SD_OK) {
-        scatter(&loc, src, dst);
+        sd_model_scatter(&loc, src, dst);
         m->version++;
     }
     sd_tensor_free(plain);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/mem.h"
 
 /* ---- blobs --------------------------------------------------------------------------------- */
@@ -34,47 +33,14 @@ void sd_blob_unref(model_blob *b) {
 /* ---- entries ------------------------------------------------------------------------------- */
 
 int sd_model_find(const sd_model *m, const char *name) {
-    if (m->n_index == 0)
-        return -1;
-    size_t mask = m->n_index - 1;
-    for (size_t h = sd_hash64(name, strlen(name), 7) & mask; m->index[h] >= 0; h = (h + 1) & mask) {
-        if (strcmp(m->entries[m->index[h]].name, name) == 0)
-            return m->index[h];
-    }
-    return -1;
-}
-
-void sd_model_index_put(sd_model *m, int i) {
-    size_t mask = m->n_index - 1;
-    const char *name = m->entries[i].name;
-    size_t h = sd_hash64(name, strlen(name), 7) & mask;
-    while (m->index[h] >= 0)
-        h = (h + 1) & mask;
-    m->index[h] = i;
-}
-
-static sd_status reindex(sd_model *m, sd_err *err) {
-    size_t want = 16;
-    while (want < 2 * (m->n_entries + 1))
-        want *= 2;
-    if (want != m->n_index) {
-        int32_t *p = sd_alloc(want, sizeof *p, err);
-        if (!p)
-            return SD_ENOMEM;
-        sd_free(m->index);
-        m->index = p;
-        m->n_index = want;
-    }
-    memset(m->index, 0xff, m->n_index * sizeof *m->index);
-    for (size_t i = 0; i < m->n_entries; i++)
-        sd_model_index_put(m, (int)i);
-    return SD_OK;
+    return sd_map_get(&m->index, name);
 }
 
 sd_status sd_model_add_entry(sd_model *m, const char *name, sd_dtype dtype, int ndim,
                              const int64_t *shape, int src, sd_err *err) {
     SD_TRY(
         sd_grow((void **)&m->entries, &m->cap_entries, m->n_entries + 1, sizeof *m->entries, err));
+    SD_TRY(sd_map_reserve(&m->index, m->n_entries + 1, err));
     char *copy = sd_strdup(name, err);
     if (!copy)
         return SD_ENOMEM;
@@ -95,16 +61,7 @@ sd_status sd_model_add_entry(sd_model *m, const char *name, sd_dtype dtype, int 
         e->info.shard = sd_container_at(m->container, (size_t)src)->shard;
     }
     e->src = src;
-    m->n_entries++;
-    if (2 * (m->n_entries + 1) > m->n_index) {
-        sd_status st = reindex(m, err);
-        if (st != SD_OK) {
-            m->n_entries--;
-            sd_free(copy);
-        }
-        return st;
-    }
-    sd_model_index_put(m, (int)m->n_entries - 1);
+    sd_map_put(&m->index, copy, (int)m->n_entries++);
     return SD_OK;
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/run.h"
@@ -508,6 +509,37 @@ static void test_run(void **state) {
     sd_cancel_flag = 0;
 }
 
+/* Every name comes back with its own number, before and after the table grows and is cleared. */
+static void test_map(void **state) {
+    (void)state;
+    enum { N = 5000 };
+    static char name[N][16];
+    sd_err err = {0};
+    sd_map m = {0};
+    assert_int_equal(sd_map_get(&m, "a"), -1);
+    for (int i = 0; i < N; i++) {
+        snprintf(name[i], sizeof name[i], "name.%d", i);
+        assert_int_equal(sd_map_reserve(&m, (size_t)i + 1, &err), SD_OK);
+        assert_int_equal(sd_map_get(&m, name[i]), -1);
+        assert_int_equal(sd_map_put(&m, name[i], i), -1);
+    }
+    for (int i = 0; i < N; i++) {
+        char copy[16];
+        strcpy(copy, name[i]); // compared by content
+        assert_int_equal(sd_map_get(&m, copy), i);
+    }
+    assert_int_equal(sd_map_put(&m, "name.7", 9), 7); // the first stays
+    assert_int_equal(sd_map_get(&m, "name.7"), 7);
+    assert_int_equal(sd_map_get(&m, ""), -1);
+    assert_true(m.n == N && m.n_slot >= 2 * N);
+    sd_map_clear(&m);
+    assert_int_equal(sd_map_get(&m, "name.7"), -1);
+    assert_int_equal(sd_map_put(&m, "name.7", 9), -1);
+    assert_int_equal(sd_map_get(&m, "name.7"), 9);
+    sd_map_free(&m);
+    assert_int_equal(sd_map_get(&m, "name.7"), -1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status),    cmocka_unit_test(test_mem),
@@ -516,6 +548,7 @@ int main(void) {
         cmocka_unit_test(test_numbers),   cmocka_unit_test(test_suggest),
         cmocka_unit_test(test_ranges),    cmocka_unit_test(test_rng),
         cmocka_unit_test(test_hash),      cmocka_unit_test(test_run),
+        cmocka_unit_test(test_map),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }
