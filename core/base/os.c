@@ -27,6 +27,7 @@
 struct sd_file {
     int fd;
     uint64_t size;
+    struct timespec mtime;
     char *path;
 };
 
@@ -48,6 +49,7 @@ sd_status sd_file_open(const char *path, sd_file **out, sd_err *err) {
     if (f) {
         f->fd = fd;
         f->size = (uint64_t)st.st_size;
+        f->mtime = st.st_mtim;
         f->path = sd_strdup(path, err);
     }
     if (!f || !f->path) {
@@ -84,6 +86,22 @@ sd_status sd_file_pread(sd_file *f, uint64_t offset, void *dst, size_t n, sd_err
                            n, (unsigned long long)offset, got);
         got += (size_t)k;
     }
+    return SD_OK;
+}
+
+sd_status sd_file_unchanged(const sd_file *f, sd_err *err) {
+    struct stat st;
+    if (fstat(f->fd, &st) != 0)
+        return sd_fail(err, SD_EFILE, "%s: %s", f->path, strerror(errno));
+    if ((uint64_t)st.st_size != f->size)
+        return sd_fail(err, SD_EFILE, "%s: changed since it was opened: had %llu bytes, has %llu",
+                       f->path, (unsigned long long)f->size, (unsigned long long)st.st_size);
+    if (st.st_mtim.tv_sec != f->mtime.tv_sec || st.st_mtim.tv_nsec != f->mtime.tv_nsec)
+        return sd_fail(err, SD_EFILE,
+                       "%s: changed since it was opened (written at %lld.%09ld, was %lld.%09ld): "
+                       "open it again",
+                       f->path, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+                       (long long)f->mtime.tv_sec, f->mtime.tv_nsec);
     return SD_OK;
 }
 

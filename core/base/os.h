@@ -18,6 +18,9 @@ sd_status sd_file_open(const char *path, SD_OWN sd_file **out, sd_err *err);
 const char *sd_file_path(const sd_file *f);
 uint64_t sd_file_size(const sd_file *f); /* at open */
 sd_status sd_file_pread(sd_file *f, uint64_t offset, void *dst, size_t n, sd_err *err);
+/* SD_EFILE when the file was written to since it was opened: size or time of change differ. (One
+ * that was replaced under its name is another: this one keeps its bytes.) */
+sd_status sd_file_unchanged(const sd_file *f, sd_err *err);
 void sd_file_close(sd_file *SD_NULLABLE f);
 
 /* Whole file into out (appended). max bytes refused with both numbers; 0 = no limit. */

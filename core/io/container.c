@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "io/foreign.h"
 #include "io/json.h"
 
 /* Files are little-endian and read in place. */
@@ -15,8 +16,6 @@ enum {
     READ_CHUNK = 8 << 20,      /* raw bytes between two looks at the cancellation flag */
     MAX_INDEX_BYTES = 64 << 20 /* of *.safetensors.index.json */
 };
-
-static const char lfs_magic[] = "version https://git-lfs";
 
 /* ---- formats: one row each ----------------------------------------------------------------------
  */
@@ -37,19 +36,24 @@ static const struct {
 
 /* ---- building -----------------------------------------------------------------------------------
  */
+/* C0, DEL, C1, line and paragraph separators, and what turns the direction of writing. */
+static bool unprintable(uint32_t cp) {
+    return cp < 0x20 || (cp >= 0x7f && cp < 0xa0) || cp == 0x61c || cp == 0x200e || cp == 0x200f ||
+           (cp >= 0x2028 && cp <= 0x202e) || (cp >= 0x2066 && cp <= 0x2069);
+}
+
 sd_shown sd_show(const char *name, size_t n) {
     sd_shown o;
     size_t k = 0, max = 120;
     for (size_t i = 0; i < n;) {
-        size_t len = sd_utf8_next(name + i, n - i, NULL);
+        uint32_t cp = 0;
+        size_t len = sd_utf8_next(name + i, n - i, &cp);
         if (k + (len ? len : 1) > max) {
             memcpy(o.s + k, "...", 3);
             k += 3;
             break;
         }
-        unsigned char ch = (unsigned char)name[i];
-        if (len == 0 || ch < 0x20 || ch == 0x7f ||
-            (len == 2 && ch == 0xc2 && (unsigned char)name[i + 1] < 0xa0)) { /* C0, DEL, C1 */
+        if (len == 0 || unprintable(cp)) {
             o.s[k++] = '?';
             i += len ? len : 1;
         } else {
@@ -98,6 +102,13 @@ sd_status sd_container_add(sd_container *c, const sd_tensor_info *info, size_t n
     sd_entry *e = &c->entries[c->n];
     e->info = *info;
     e->info.name = name;
+    if (info->unsupported) {
+        size_t n_type = strlen(info->unsupported);
+        e->info.unsupported = sd_arena_strndup(c->names, info->unsupported, n_type, err);
+        if (!e->info.unsupported) {
+            return SD_ENOMEM;
+        }
+    }
     e->offset = offset;
     c->n++;
     return SD_OK;
@@ -195,23 +206,11 @@ static sd_status open_file(sd_container *c, const char *path, const sd_run *run,
     SD_TRY(sd_file_open(path, &f, err));
     c->files[c->n_files++] = f;
 
-    unsigned char head[32];
+    unsigned char head[SD_FOREIGN_BYTES];
     uint64_t size = sd_file_size(f);
     size_t n = size < sizeof head ? (size_t)size : sizeof head;
     SD_TRY(sd_file_pread(f, 0, head, n, err));
-    if (n >= sizeof lfs_magic - 1 && memcmp(head, lfs_magic, sizeof lfs_magic - 1) == 0) {
-        return sd_fail(
-            err, SD_EFORMAT,
-            "%s: Git LFS pointer, weights not downloaded: this file is a %llu-byte "
-            "placeholder (run `git lfs pull` in its folder, or download the file itself)",
-            path, (unsigned long long)size);
-    }
-    if (n >= 4 && memcmp(head, "PK\3\4", 4) == 0) {
-        return sd_fail(err, SD_EFORMAT,
-                       "%s: a zip archive (a PyTorch pickle?), not safetensors or GGUF: convert it "
-                       "to safetensors first",
-                       path);
-    }
+    SD_TRY(sd_refuse_foreign(path, head, n, size, err));
     size_t i = 0;
     while (!formats[i].probe(head, n)) {
         i++;
@@ -230,7 +229,16 @@ static sd_status open_file(sd_container *c, const char *path, const sd_run *run,
 
 /* A shard's name comes from a stranger's file: it must stay in the folder of the index. */
 static bool plain_file_name(const char *s) {
-    return *s && strcmp(s, ".") != 0 && strcmp(s, "..") != 0 && !strchr(s, '/');
+    size_t n = strlen(s);
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t k = sd_utf8_next(s + i, n - i, &cp);
+        if (k == 0 || unprintable(cp)) {
+            return false;
+        }
+        i += k;
+    }
+    return n && strcmp(s, ".") != 0 && strcmp(s, "..") != 0 && !strchr(s, '/');
 }
 
 static int by_text(const void *a, const void *b) {
@@ -256,9 +264,13 @@ static sd_status shard_names(const json_t *map, const char ***out, size_t *n, sd
     json_object_foreach((json_t *)map, key, val) {
         const char *s = json_string_value(val);
         if (!s || !plain_file_name(s)) {
-            st = sd_fail(err, SD_EFORMAT, "weight_map: tensor %s: %s", sd_show(key, strlen(key)).s,
-                         s ? "its file name is not a plain name in the same folder"
-                           : "its file name is not a string");
+            sd_shown owner = sd_show(key, strlen(key));
+            st = s ? sd_fail(err, SD_EFORMAT,
+                             "weight_map: tensor %s: its file name \"%s\" is not a plain name in "
+                             "the same folder",
+                             owner.s, sd_show(s, strlen(s)).s)
+                   : sd_fail(err, SD_EFORMAT,
+                             "weight_map: tensor %s: its file name is not a string", owner.s);
             break;
         }
         v[k++] = s;
@@ -421,15 +433,31 @@ static bool ends_with(const char *s, const char *tail) {
 }
 
 /* Picks the file of a folder that holds the weights; *out is owned. */
-static sd_status resolve_folder(const char *dir, char **out, sd_err *err) {
+static sd_status resolve_folder(const char *dir, const sd_run *run, char **out, sd_err *err) {
     static const char *const tails[] = {".safetensors.index.json", ".safetensors", ".gguf"};
-    static const char *const usual[] = {"model.safetensors.index.json", "model.safetensors", NULL};
+    static const char *const usual[] = {"model.safetensors.index.json", NULL, NULL};
+    static const char single[] = "model.safetensors"; /* stock code looks for it first */
     char **names;
     size_t n, k = 0;
     *out = NULL;
     SD_TRY(sd_list_dir(dir, &names, &n, err));
     const char *pick = NULL;
     sd_buf list = {0};
+    bool index = false, shard = false;
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(names[i], single) == 0) {
+            pick = names[i];
+            k = 1;
+        }
+        index = index || strcmp(names[i], usual[0]) == 0;
+        shard = shard || (ends_with(names[i], tails[1]) && strcmp(names[i], single) != 0);
+    }
+    if (k && index && shard) {
+        sd_run_log(run, SD_LOG_WARN,
+                   "%s holds %s and also shards with an index: the single file is read, as other "
+                   "programs do (name the index to read the shards)",
+                   dir, single);
+    }
     for (size_t t = 0; t < sizeof tails / sizeof *tails && k == 0; t++) {
         for (size_t i = 0; i < n; i++) {
             if (!ends_with(names[i], tails[t]) || names[i][0] == '.') {
@@ -471,6 +499,24 @@ static sd_status resolve_folder(const char *dir, char **out, sd_err *err) {
     return st;
 }
 
+static void warn_unsupported(const sd_container *c, const sd_run *run) {
+    size_t n = 0;
+    const sd_tensor_info *first = NULL;
+    for (size_t i = 0; i < c->n; i++) {
+        if (c->entries[i].info.unsupported) {
+            first = first ? first : &c->entries[i].info;
+            n++;
+        }
+    }
+    if (n) {
+        sd_run_log(run, SD_LOG_WARN,
+                   "%s: %zu of %zu tensors %s of a type that is not decoded and cannot be read "
+                   "(first: %s, %s)",
+                   c->path, n, c->n, n > 1 ? "are" : "is",
+                   sd_show(first->name, strlen(first->name)).s, first->unsupported);
+    }
+}
+
 sd_status sd_container_open(const char *path, const sd_run *run, sd_container **out, sd_err *err) {
     *out = NULL;
     char *file = NULL;
@@ -487,7 +533,7 @@ sd_status sd_container_open(const char *path, const sd_run *run, sd_container **
         goto fail;
     }
     if (sd_path_is_dir(path)) {
-        SD_GO(st, fail, resolve_folder(path, &file, err));
+        SD_GO(st, fail, resolve_folder(path, run, &file, err));
     } else {
         file = sd_strdup(path, err);
         if (!file) {
@@ -506,6 +552,7 @@ sd_status sd_container_open(const char *path, const sd_run *run, sd_container **
             goto fail;
         }
     }
+    warn_unsupported(c, run);
     *out = c;
     return SD_OK;
 fail:
@@ -558,6 +605,10 @@ size_t sd_container_count(const sd_container *c) {
 
 const sd_tensor_info *sd_container_at(const sd_container *c, size_t i) {
     return i < c->n ? &c->entries[i].info : NULL;
+}
+
+const char *sd_tensor_type(const sd_tensor_info *t) {
+    return t->unsupported ? t->unsupported : sd_dtype_get(t->dtype)->name;
 }
 
 int sd_container_find(const sd_container *c, const char *name) {
@@ -627,13 +678,27 @@ sd_status sd_container_read_bytes(sd_container *c, size_t i, uint64_t offset, vo
         offset += k;
         n -= k;
     }
-    return SD_OK;
+    sd_status st = sd_file_unchanged(c->files[e->info.shard], err);
+    if (st != SD_OK) {
+        name_entry(e, err);
+    }
+    return st;
+}
+
+static sd_status check_decoded(const sd_tensor_info *t, sd_err *err) {
+    return t->unsupported
+               ? sd_fail(err, SD_EFORMAT,
+                         "tensor %s: type %s is not decoded; decoded are F64 F32 F16 BF16 F8_E4M3 "
+                         "F8_E5M2, integers, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K",
+                         sd_show(t->name, strlen(t->name)).s, t->unsupported)
+               : SD_OK;
 }
 
 sd_status sd_container_read(sd_container *c, size_t i, sd_tensor **out, sd_err *err) {
     *out = NULL;
     SD_TRY(check_entry(c, i, err));
     const sd_tensor_info *t = &c->entries[i].info;
+    SD_TRY(check_decoded(t, err));
     SD_TRY(sd_tensor_new(t->dtype, t->ndim, t->shape, out, err));
     sd_status st = sd_container_read_bytes(c, i, 0, (*out)->data, (size_t)t->bytes, err);
     if (st != SD_OK) {
@@ -648,6 +713,7 @@ sd_status sd_container_read_as(sd_container *c, size_t i, sd_dtype to, sd_tensor
     *out = NULL;
     SD_TRY(check_entry(c, i, err));
     const sd_tensor_info *t = &c->entries[i].info;
+    SD_TRY(check_decoded(t, err));
     if (t->dtype == to) {
         return sd_container_read(c, i, out, err);
     }
@@ -716,6 +782,7 @@ sd_status sd_container_hash(sd_container *c, const sd_run *run, char out[65], sd
             done += k;
             sd_run_progress(run, "hash", (double)done, (double)total);
         }
+        SD_GO(st, out_, sd_file_unchanged(c->files[i], err));
     }
     sd_sha256_hex(&h, out);
 out_:

@@ -18,7 +18,8 @@ typedef struct sd_container sd_container;
 
 typedef struct sd_tensor_info {
     const char *name;
-    sd_dtype dtype;
+    sd_dtype dtype;                      /* SD_U8 when the type is not decoded */
+    const char *SD_NULLABLE unsupported; /* its name then ("Q2_K"): listed, but reading it fails */
     int ndim;
     int64_t
         shape[SD_MAX_DIMS]; /* row-major, outermost first (GGUF's order is reversed on reading) */
@@ -28,12 +29,14 @@ typedef struct sd_tensor_info {
 } sd_tensor_info;
 
 /* path: a .safetensors or .gguf file, a *.safetensors.index.json, or a folder that holds one of
- * them (index first, then model.safetensors, then a single *.safetensors or *.gguf; several
- * candidates are refused with their names). Warnings go to run->log. The format is told by content.
+ * them (model.safetensors first, as stock code does, with a warning when an index and other shards
+ * stand beside it; then an index, then a single *.safetensors or *.gguf; several candidates are
+ * refused with their names). Warnings go to run->log. The format is told by content.
  *
- * Refused with SD_EFORMAT, naming file, tensor and both numbers: Git LFS pointers, data ranges that
- * overlap, leave gaps (safetensors) or pass the end of the file, overflowing shapes, unknown types,
- * duplicate names, missing shards. GGUF tensors of a type we cannot decode refuse the file. */
+ * Refused with SD_EFORMAT, naming file, tensor and both numbers: what a failed
+ * download leaves (io/foreign.h), data ranges that overlap, leave gaps (safetensors) or pass the
+ * end of the file, overflowing shapes, duplicate names, missing shards. A tensor of a type that is
+ * not decoded is listed (sd_tensor_info.unsupported), and the count of such is warned about. */
 sd_status sd_container_open(const char *path, const sd_run *SD_NULLABLE run,
                             SD_OWN sd_container **out, sd_err *err);
 sd_container *sd_container_ref(sd_container *c);
@@ -45,6 +48,8 @@ size_t sd_container_n_files(const sd_container *c);
 const char *sd_container_file(const sd_container *c, size_t i);
 size_t sd_container_count(const sd_container *c);
 const sd_tensor_info *sd_container_at(const sd_container *c, size_t i);
+/* "F32", "Q4_K", or the name of a type that is not decoded. */
+const char *sd_tensor_type(const sd_tensor_info *t);
 int sd_container_find(const sd_container *c, const char *name); /* -1 when absent */
 /* Metadata as a JSON object (safetensors: the union of the files' __metadata__, the first file
  * wins; GGUF: key-values, big arrays included). Borrowed. GGUF values map losslessly: bool →
@@ -58,7 +63,11 @@ json_t *sd_container_meta(const sd_container *c);
  * neither. */
 bool sd_meta_bytes(const json_t *v, sd_buf *out);
 
-/* Reads tensor i: raw dtype, contiguous, or converted (F32/F64) block by block without holding the
+/* Reading fails with SD_EFILE when the file was written to since it was opened (its time or size
+ * differs); one that was replaced by another under its name still gives the bytes it had, since the
+ * old one is kept open.
+ *
+ * Reads tensor i: raw dtype, contiguous, or converted (F32/F64) block by block without holding the
  * raw bytes whole. */
 sd_status sd_container_read(sd_container *c, size_t i, SD_OWN sd_tensor **out, sd_err *err);
 sd_status sd_container_read_as(sd_container *c, size_t i, sd_dtype to, SD_OWN sd_tensor **out,

@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "io/container_impl.h"
@@ -28,26 +29,34 @@ enum { /* value types of key-values */
 /* Least bytes a value takes in the file. */
 static const unsigned char least_bytes[G_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
-/* Tensor type numbers: ours, or only the name for the refusal. */
+/* Tensor type numbers: ours, or the name and the size of a block (elements, bytes), so that a file
+ * with types that are not decoded is checked all the same. A type of unknown size ends where the
+ * next tensor begins. */
 static const struct {
     const char *name;
     int dtype; /* -1: not decoded */
+    int block, bytes;
 } tensor_types[] = {
-    [0] = {"F32", SD_F32},    [1] = {"F16", SD_F16},       [2] = {"Q4_0", SD_Q4_0},
-    [3] = {"Q4_1", SD_Q4_1},  [4] = {"Q4_2, removed", -1}, [5] = {"Q4_3, removed", -1},
-    [6] = {"Q5_0", SD_Q5_0},  [7] = {"Q5_1", SD_Q5_1},     [8] = {"Q8_0", SD_Q8_0},
-    [9] = {"Q8_1", -1},       [10] = {"Q2_K", -1},         [11] = {"Q3_K", -1},
-    [12] = {"Q4_K", SD_Q4_K}, [13] = {"Q5_K", SD_Q5_K},    [14] = {"Q6_K", SD_Q6_K},
-    [15] = {"Q8_K", -1},      [16] = {"IQ2_XXS", -1},      [17] = {"IQ2_XS", -1},
-    [18] = {"IQ3_XXS", -1},   [19] = {"IQ1_S", -1},        [20] = {"IQ4_NL", -1},
-    [21] = {"IQ3_S", -1},     [22] = {"IQ2_S", -1},        [23] = {"IQ4_XS", -1},
-    [24] = {"I8", SD_I8},     [25] = {"I16", SD_I16},      [26] = {"I32", SD_I32},
-    [27] = {"I64", SD_I64},   [28] = {"F64", SD_F64},      [29] = {"IQ1_M", -1},
-    [30] = {"BF16", SD_BF16}, [31] = {"removed", -1},      [32] = {"removed", -1},
-    [33] = {"removed", -1},   [34] = {"TQ1_0", -1},        [35] = {"TQ2_0", -1},
-    [36] = {"removed", -1},   [37] = {"removed", -1},      [38] = {"removed", -1},
-    [39] = {"MXFP4", -1},
+    [0] = {"F32", SD_F32, 0, 0},          [1] = {"F16", SD_F16, 0, 0},
+    [2] = {"Q4_0", SD_Q4_0, 0, 0},        [3] = {"Q4_1", SD_Q4_1, 0, 0},
+    [4] = {"Q4_2 (removed)", -1, 16, 10}, [5] = {"Q4_3 (removed)", -1, 16, 12},
+    [6] = {"Q5_0", SD_Q5_0, 0, 0},        [7] = {"Q5_1", SD_Q5_1, 0, 0},
+    [8] = {"Q8_0", SD_Q8_0, 0, 0},        [9] = {"Q8_1", -1, 32, 36},
+    [10] = {"Q2_K", -1, 256, 84},         [11] = {"Q3_K", -1, 256, 110},
+    [12] = {"Q4_K", SD_Q4_K, 0, 0},       [13] = {"Q5_K", SD_Q5_K, 0, 0},
+    [14] = {"Q6_K", SD_Q6_K, 0, 0},       [15] = {"Q8_K", -1, 256, 292},
+    [16] = {"IQ2_XXS", -1, 256, 66},      [17] = {"IQ2_XS", -1, 256, 74},
+    [18] = {"IQ3_XXS", -1, 256, 98},      [19] = {"IQ1_S", -1, 256, 50},
+    [20] = {"IQ4_NL", -1, 32, 18},        [21] = {"IQ3_S", -1, 256, 110},
+    [22] = {"IQ2_S", -1, 256, 82},        [23] = {"IQ4_XS", -1, 256, 136},
+    [24] = {"I8", SD_I8, 0, 0},           [25] = {"I16", SD_I16, 0, 0},
+    [26] = {"I32", SD_I32, 0, 0},         [27] = {"I64", SD_I64, 0, 0},
+    [28] = {"F64", SD_F64, 0, 0},         [29] = {"IQ1_M", -1, 256, 56},
+    [30] = {"BF16", SD_BF16, 0, 0},       [34] = {"TQ1_0", -1, 256, 54},
+    [35] = {"TQ2_0", -1, 256, 66},        [39] = {"MXFP4", -1, 32, 17},
 };
+enum { N_TYPES = sizeof tensor_types / sizeof *tensor_types };
+#define UNKNOWN_SIZE UINT64_MAX
 
 bool sd_gguf_probe(const unsigned char *head, size_t n) {
     return n >= 4 && memcmp(head, "GGUF", 4) == 0;
@@ -61,6 +70,7 @@ typedef struct cursor {
     size_t win_n;
     char *text; /* scratch for strings */
     size_t text_cap;
+    char type[24];      /* "type 99" */
     json_t *small[384]; /* shared integers -128..255: flags and token types are arrays of them */
     json_t *last_real;  /* the last real made; scores are often all equal */
     uint64_t last_bits;
@@ -360,23 +370,84 @@ static sd_status get_tensor(cursor *c, sd_tensor_info *t, uint64_t *offset) {
         }
         t->shape[ndim - 1 - d] = (int64_t)ne[d]; /* ne[0] varies fastest */
     }
-    if (type >= sizeof tensor_types / sizeof *tensor_types || tensor_types[type].dtype < 0) {
-        bool known = type < sizeof tensor_types / sizeof *tensor_types;
-        return sd_fail(c->err, SD_EFORMAT,
-                       "tensor type %u (%s) is not supported; supported are F32 F16 BF16 F64 I8 "
-                       "I16 I32 I64 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K",
-                       (unsigned)type, known ? tensor_types[type].name : "unknown");
+    const char *name = type < N_TYPES ? tensor_types[type].name : NULL;
+    int block = 0, bytes = 0;
+    if (name && tensor_types[type].dtype >= 0) {
+        t->dtype = (sd_dtype)tensor_types[type].dtype;
+        const sd_dtype_info *d = sd_dtype_get(t->dtype);
+        name = d->name;
+        block = d->block;
+        bytes = d->bytes;
+    } else {
+        if (name) {
+            block = tensor_types[type].block;
+            bytes = tensor_types[type].bytes;
+        } else {
+            snprintf(c->type, sizeof c->type, "type %u", (unsigned)type);
+            name = c->type;
+        }
+        t->dtype = SD_U8;
+        t->unsupported = name;
     }
-    t->dtype = (sd_dtype)tensor_types[type].dtype;
-    const sd_dtype_info *d = sd_dtype_get(t->dtype);
     uint64_t n;
-    if (d->block > 1 && (ndim == 0 || ne[0] % (uint64_t)d->block)) {
-        return sd_fail(c->err, SD_EFORMAT, "rows of %llu elements do not fill blocks of %d (%s)",
-                       (unsigned long long)(ndim ? ne[0] : 1), d->block, d->name);
-    }
-    if (!sd_shape_product(t->ndim, t->shape, &n) || !sd_dtype_bytes(t->dtype, n, &t->bytes)) {
+    if (!sd_shape_product(t->ndim, t->shape, &n)) {
         return sd_fail(c->err, SD_EFORMAT, "the shape's number of bytes overflows");
     }
+    if (block == 0) {
+        t->bytes = UNKNOWN_SIZE;
+        return SD_OK;
+    }
+    if (block > 1 && (ndim == 0 || ne[0] % (uint64_t)block)) {
+        return sd_fail(c->err, SD_EFORMAT, "rows of %llu elements do not fill blocks of %d (%s)",
+                       (unsigned long long)(ndim ? ne[0] : 1), block, name);
+    }
+    if (n / (uint64_t)block > (UINT64_MAX - 1) / (uint64_t)bytes) {
+        return sd_fail(c->err, SD_EFORMAT, "the shape's number of bytes overflows");
+    }
+    t->bytes = n / (uint64_t)block * (uint64_t)bytes;
+    return SD_OK;
+}
+
+static int by_offset(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Tensors of unknown size end where the next one begins, or the data (of `data` bytes). */
+static sd_status bound_unknown(sd_container *c, size_t from, uint64_t data, sd_err *err) {
+    size_t n = c->n - from, unknown = 0;
+    for (size_t i = from; i < c->n; i++) {
+        unknown += c->entries[i].info.bytes == UNKNOWN_SIZE;
+    }
+    if (unknown == 0) {
+        return SD_OK;
+    }
+    uint64_t *at = sd_alloc(n, sizeof *at, err);
+    if (!at) {
+        return SD_ENOMEM;
+    }
+    for (size_t i = 0; i < n; i++) {
+        at[i] = c->entries[from + i].offset;
+    }
+    qsort(at, n, sizeof *at, by_offset);
+    for (size_t i = from; i < c->n; i++) {
+        sd_entry *e = &c->entries[i];
+        if (e->info.bytes != UNKNOWN_SIZE) {
+            continue;
+        }
+        size_t lo = 0, hi = n; /* first offset behind e's own */
+        while (lo < hi) {
+            size_t mid = (lo + hi) / 2;
+            if (at[mid] <= e->offset) {
+                lo = mid + 1;
+            } else {
+                hi = mid;
+            }
+        }
+        uint64_t end = lo < n ? at[lo] : data;
+        e->info.bytes = end > e->offset ? end - e->offset : 0;
+    }
+    sd_free(at);
     return SD_OK;
 }
 
@@ -388,6 +459,7 @@ static sd_status place_tensors(sd_container *c, size_t from, uint64_t pos, uint6
         start = pos + pad;
         data = size - start;
     }
+    SD_TRY(bound_unknown(c, from, data, err));
     for (size_t i = from; i < c->n; i++) {
         sd_entry *e = &c->entries[i];
         sd_shown s = sd_show(e->info.name, strlen(e->info.name));

@@ -33,7 +33,7 @@ static uint64_t count(const sd_tensor_info *t) {
 
 static bool is_param(const sd_tensor_info *t) {
     const sd_dtype_info *d = sd_dtype_get(t->dtype);
-    return d->is_float || d->is_quant;
+    return d->is_float || d->is_quant || t->unsupported; /* such are floats of some kind */
 }
 
 static sd_status meta_value(sd_table *t, const char *key, const json_t *v, sd_err *err) {
@@ -115,7 +115,7 @@ static sd_status fill_info(sd_table *t, sd_container *c, bool hash, const sd_run
         shape_text(e, shape);
         SD_TRY(sd_table_add_row(t, &row, err));
         SD_TRY(sd_table_set_str(t, row, "name", e->name, err));
-        SD_TRY(sd_table_set_str(t, row, "dtype", sd_dtype_get(e->dtype)->name, err));
+        SD_TRY(sd_table_set_str(t, row, "dtype", sd_tensor_type(e), err));
         SD_TRY(sd_table_set_str(t, row, "shape", shape, err));
         sd_table_set_int(t, row, "params", (int64_t)k);
         sd_table_set_int(t, row, "bytes", (int64_t)e->bytes);
@@ -249,7 +249,7 @@ static sd_status put_side(sd_table *t, int row, const sd_tensor_info *e, const c
                           const char *shape, sd_err *err) {
     char s[160];
     shape_text(e, s);
-    SD_TRY(sd_table_set_str(t, row, dtype, sd_dtype_get(e->dtype)->name, err));
+    SD_TRY(sd_table_set_str(t, row, dtype, sd_tensor_type(e), err));
     return sd_table_set_str(t, row, shape, s, err);
 }
 
@@ -276,17 +276,20 @@ static sd_status diff_row(sd_table *t, pair *p, int i, int j, tally *sum, sd_err
     } else {
         bool equal = false;
         double worst = 0, rel = 0;
-        if (a->dtype == b->dtype) {
+        bool raw = a->unsupported || b->unsupported;
+        if (a->bytes == b->bytes && strcmp(sd_tensor_type(a), sd_tensor_type(b)) == 0) {
             SD_TRY(bytes_equal(p, (size_t)i, (size_t)j, &equal, err));
         }
-        if (!equal) {
+        if (!equal && !raw) {
             SD_TRY(values_differ(p, (size_t)i, (size_t)j, &worst, &rel, err));
         }
-        bool retyped = a->dtype != b->dtype && worst == 0;
+        bool retyped = !raw && a->dtype != b->dtype && worst == 0;
         status = equal ? "same" : retyped ? "retyped" : "changed";
         ++*(equal ? &sum->same : retyped ? &sum->retyped : &sum->changed);
-        sd_table_set_num(t, row, "max_abs", worst);
-        sd_table_set_num(t, row, "rel_norm", rel);
+        if (equal || !raw) { /* else: bytes differ, and what they mean is not known */
+            sd_table_set_num(t, row, "max_abs", worst);
+            sd_table_set_num(t, row, "rel_norm", rel);
+        }
         if (isnan(worst) || worst > sum->max_abs) { /* a NaN stays */
             sum->max_abs = worst;
         }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "io/foreign.h"
 
 /* Deepest nesting accepted: real files stay below 20, and jansson recurses. */
 enum { MAX_DEPTH = 128 };
@@ -124,11 +125,8 @@ sd_status sd_json_load(const char *path, uint64_t max_bytes, json_t **out, sd_er
             text += 3;
             n -= 3;
         }
-        if (n >= 26 && memcmp(text, "version https://git-lfs.gi", 26) == 0) {
-            st = sd_fail(err, SD_EFORMAT,
-                         "%s: a Git LFS pointer, its content was not downloaded (git lfs pull)",
-                         path);
-        } else {
+        st = sd_refuse_foreign(path, text, n, n, err);
+        if (st == SD_OK) {
             st = sd_json_parse(text, n, path, out, err);
         }
     }

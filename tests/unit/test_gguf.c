@@ -337,17 +337,47 @@ static void test_lying_headers(void **state) {
 
 static void test_types(void **state) { /* G06 */
     (void)state;
+    /* not decoded: listed by name, with the size their blocks give (0: all there is) */
     static const struct {
         uint32_t type;
-        const char *says;
-    } no[] = {{4, "type 4 (Q4_2, removed)"}, {5, "type 5 (Q4_3, removed)"}, {9, "type 9 (Q8_1)"},
-              {10, "type 10 (Q2_K)"},        {11, "type 11 (Q3_K)"},        {15, "type 15 (Q8_K)"},
-              {20, "type 20 (IQ4_NL)"},      {31, "type 31 (removed)"},     {39, "type 39 (MXFP4)"},
-              {40, "type 40 (unknown)"},     {255, "type 255 (unknown)"}};
+        const char *name;
+        uint64_t bytes;
+    } no[] = {{4, "Q4_2 (removed)", 160}, {9, "Q8_1", 288},       {10, "Q2_K", 84},
+              {11, "Q3_K", 110},          {15, "Q8_K", 292},      {16, "IQ2_XXS", 66},
+              {17, "IQ2_XS", 74},         {18, "IQ3_XXS", 98},    {19, "IQ1_S", 50},
+              {20, "IQ4_NL", 144},        {21, "IQ3_S", 110},     {22, "IQ2_S", 82},
+              {23, "IQ4_XS", 136},        {29, "IQ1_M", 56},      {31, "type 31", 2048},
+              {34, "TQ1_0", 54},          {35, "TQ2_0", 66},      {39, "MXFP4", 136},
+              {40, "type 40", 2048},      {255, "type 255", 2048}};
     for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
-        refused(shaped(1, (uint64_t[]){256}, no[i].type, 0, 2048), SD_EFORMAT, "tensor w",
-                no[i].says, NULL);
+        sd_container *c = opened(shaped(1, (uint64_t[]){256}, no[i].type, 0, 2048));
+        const sd_tensor_info *w = sd_container_at(c, 0);
+        assert_string_equal(w->unsupported, no[i].name);
+        assert_int_equal(w->bytes, no[i].bytes);
+        sd_tensor *t = NULL;
+        sd_err err = {0};
+        assert_int_equal(sd_container_read_as(c, 0, SD_F32, &t, &err), SD_EFORMAT);
+        assert_non_null(strstr(err.text, no[i].name));
+        assert_int_equal(sd_container_read(c, 0, &t, &err), SD_EFORMAT);
+        assert_null(t);
+        sd_container_unref(c);
     }
+    refused(shaped(1, (uint64_t[]){256}, 10, 0, 83), SD_EFORMAT, "needs 84 data bytes", NULL);
+    refused(shaped(1, (uint64_t[]){255}, 10, 0, 84), SD_EFORMAT, "blocks of 256 (Q2_K)", NULL);
+    /* one of unknown size ends where the next begins, wherever that stands in the list */
+    sd_buf b = {0};
+    put_head(&b, 3, 3, 0);
+    put_tensor(&b, "c", 1, (uint64_t[]){8}, 0, 96);
+    put_tensor(&b, "a", 1, (uint64_t[]){64}, 77, 0);
+    put_tensor(&b, "z", 1, (uint64_t[]){64}, 77, 128);
+    put_pad(&b, 32);
+    for (int i = 0; i < 160; i++) {
+        sd_buf_putc(&b, 0);
+    }
+    sd_container *u = opened(flush_file("u.gguf", &b));
+    assert_int_equal(sd_container_at(u, 1)->bytes, 96);
+    assert_int_equal(sd_container_at(u, 2)->bytes, 32);
+    sd_container_unref(u);
     static const struct {
         uint32_t type;
         sd_dtype dtype;

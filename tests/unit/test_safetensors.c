@@ -1,6 +1,8 @@
 #include "io_build.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <time.h>
 
 #define PI 3.14159265358979323846
 
@@ -155,12 +157,11 @@ static void test_lying_shapes(void **state) { /* L06 */
     refused(st_file("t.safetensors", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1]}}", DATA(4)),
             SD_EFORMAT, "\"data_offsets\" is missing", NULL);
     refused(st_file("t.safetensors",
-                    "{\"w\":{\"dtype\":\"Q4_1\",\"shape\":[32],\"data_offsets\":[0,20]}}",
-                    DATA(20)),
-            SD_EFORMAT, "unsupported dtype \"Q4_1\"", NULL);
-    refused(st_file("t.safetensors",
-                    "{\"w\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", DATA(1)),
-            SD_EFORMAT, "unsupported dtype \"F4\"", NULL);
+                    "{\"w\":{\"dtype\":\"F\\n4\",\"shape\":[2],\"data_offsets\":[0,1]}}", DATA(1)),
+            SD_EFORMAT, "dtype \"F?4\" is no type's name", NULL);
+    refused(st_file("t.safetensors", /* unknown type, but its bytes are still checked */
+                    "{\"w\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,9]}}", DATA(1)),
+            SD_EFORMAT, "pass the end of the file", NULL);
     refused(st_file("t.safetensors", "{\"w\":[]}", DATA(0)), SD_EFORMAT, "not an object", NULL);
     refused(st_file("t.safetensors",
                     "{\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
@@ -412,8 +413,6 @@ static void test_shards(void **state) { /* L12 */
     assert_int_equal(make_tmp(NULL), 0);
     st_file("s1.safetensors", shard1, d1, sizeof d1);
     st_file("s2.safetensors", shard2, d2, sizeof d2);
-    st_file("model.safetensors", "{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}",
-            DATA(4)); /* (c) stray */
     put_index(full);
     warnings w = {0};
     sd_run run = {.log = keep_warning, .ctx = &w};
@@ -424,7 +423,6 @@ static void test_shards(void **state) { /* L12 */
     assert_int_equal(sd_container_count(c), 3);
     assert_int_equal(sd_container_n_files(c), 2);
     sd_tensor *a = read_f64(c, "a"), *b = read_f64(c, "b"), *x = read_f64(c, "x");
-    assert_int_equal(a->ndim, 1); /* the shard's, not the stray file's */
     assert_true(*(double *)a->data == 1 && *(double *)b->data == 2 && *(double *)x->data == 24);
     assert_string_equal(json_string_value(json_object_get(sd_container_meta(c), "format")), "pt");
     sd_tensor_free(a);
@@ -464,13 +462,34 @@ static void test_shards(void **state) { /* L12 */
     sd_tensor_free(x);
     sd_container_unref(c);
 
+    /* (c) a single file beside them: taken, as stock code does, and said */
+    put_index(full);
+    st_file("model.safetensors", "{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}",
+            DATA(4));
+    w = (warnings){0};
+    assert_int_equal(sd_container_open(tmp_dir, &run, &c, &err), SD_OK);
+    assert_int_equal(w.n, 1);
+    assert_non_null(strstr(w.text, "model.safetensors and also shards with an index"));
+    assert_int_equal(sd_container_count(c), 1);
+    assert_non_null(strstr(sd_container_path(c), "/model.safetensors"));
+    assert_null(strstr(sd_container_path(c), "index"));
+    sd_container_unref(c);
+    assert_int_equal(sd_container_open(in_tmp("model.safetensors.index.json"), &run, &c, &err),
+                     SD_OK);
+    assert_int_equal(sd_container_count(c), 3); /* named, it is read */
+    sd_container_unref(c);
+    unlink(in_tmp("model.safetensors"));
+
     /* (a) shard absent */
     put_index(full);
     unlink(in_tmp("s2.safetensors"));
     refused(tmp_dir, SD_EFILE, "1 of 2 shards are missing", "s2.safetensors", NULL);
 
     put_index("{\"a\":\"../s1.safetensors\"}");
-    refused(tmp_dir, SD_EFORMAT, "tensor a", "plain name", NULL);
+    refused(tmp_dir, SD_EFORMAT, "tensor a", "\"../s1.safetensors\"", "plain name", NULL);
+    put_index(
+        "{\"a\":\"x\\n\\u202e.safetensors\"}"); /* shown without what it would do to a screen */
+    refused(tmp_dir, SD_EFORMAT, "\"x??.safetensors\"", NULL);
     put_index("{\"a\":\"\"}");
     refused(tmp_dir, SD_EFORMAT, "plain name", NULL);
     put_index("{\"a\":3}");
@@ -503,6 +522,97 @@ static void test_folders(void **state) {
     sd_container_unref(c);
     assert_int_equal(remove_tmp(NULL), 0);
     strcpy(tmp_dir, old);
+}
+
+/* Types that are not decoded are listed; only reading them fails. */
+static void test_undecoded_types(void **state) {
+    (void)state;
+    static const char *const types[] = {"F4", "F6_E2M3", "F8_E8M0", "F8_E4M3FNUZ", "C64", "Q4_1"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char h[256];
+        snprintf(h, sizeof h,
+                 "{\"w\":{\"dtype\":\"%s\",\"shape\":[2,8],\"data_offsets\":[4,12]},"
+                 "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+                 types[i]);
+        warnings w = {0};
+        sd_run run = {.log = keep_warning, .ctx = &w};
+        sd_err err = {0};
+        sd_container *c = NULL;
+        sd_tensor *t = NULL;
+        assert_int_equal(sd_container_open(st_file("u.safetensors", h, DATA(12)), &run, &c, &err),
+                         SD_OK);
+        assert_int_equal(w.n, 1);
+        assert_non_null(strstr(w.text, "1 of 2 tensors"));
+        assert_non_null(strstr(w.text, types[i]));
+        size_t k = (size_t)sd_container_find(c, "w");
+        assert_string_equal(sd_container_at(c, k)->unsupported, types[i]);
+        assert_string_equal(sd_tensor_type(sd_container_at(c, k)), types[i]);
+        assert_int_equal(sd_container_at(c, k)->bytes, 8);
+        assert_int_equal(sd_container_read(c, k, &t, &err), SD_EFORMAT);
+        assert_non_null(strstr(err.text, "tensor w"));
+        assert_non_null(strstr(err.text, types[i]));
+        assert_int_equal(sd_container_read_as(c, k, SD_F32, &t, &err), SD_EFORMAT);
+        assert_null(t);
+        sd_tensor_free(read_f64(c, "b"));
+        sd_container_unref(c);
+    }
+}
+
+/* What a failed download or an old tool leaves is named. */
+static void test_foreign(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *says;
+    } f[] = {{"tjgg\1\0\0\0\0\0\0\0", 12, "ggjt"},
+             {"lmgg\1\0\0\0\0\0\0\0", 12, "ggml"},
+             {"fmgg\1\0\0\0\0\0\0\0", 12, "ggmf"},
+             {"algg\1\0\0\0\0\0\0\0", 12, "ggla"},
+             {"<!DOCTYPE html><html><head></head></html>", 41, "web page"},
+             {"\xef\xbb\xbf\n <HTML><body>", 17, "web page"},
+             {"<?xml version='1.0'?><Error/>", 29, "XML"},
+             {"PK\3\4zipzipzip", 13, "zip archive"},
+             {"\x80\2}q\0.......", 12, "pickle"},
+             {"\x89HDF\r\n\x1a\n......", 14, "HDF5"}};
+    for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
+        const char *p = in_tmp("foreign.safetensors");
+        write_bytes(p, f[i].bytes, f[i].n);
+        refused(p, SD_EFORMAT, "foreign.safetensors", f[i].says, NULL);
+    }
+}
+
+/* Written to under an open container, with the size kept: an error and no garbage. Replaced under
+ * its name: the open one keeps its bytes. */
+static void test_changed(void **state) {
+    (void)state;
+    const char *h = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
+    const char *p = st_file("changed.safetensors", h, (float[]){1, 2}, 8);
+    sd_container *c = opened(p);
+    sd_tensor_free(read_f64(c, "w"));
+    st_file("other.safetensors", h, (float[]){5, 6}, 8);
+    assert_int_equal(rename(in_tmp("other.safetensors"), p), 0);
+    sd_tensor *t = read_f64(c, "w");
+    assert_true(*(double *)t->data == 1);
+    sd_tensor_free(t);
+    sd_container_unref(c);
+
+    c = opened(p);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000},
+              NULL); /* a tick of the file system's clock */
+    int fd = open(p, O_WRONLY);
+    assert_int_equal(pwrite(fd, (float[]){7}, 4, (off_t)(8 + strlen(h))), 4);
+    assert_int_equal(close(fd), 0);
+    sd_err err = {0};
+    t = NULL;
+    assert_int_equal(sd_container_read(c, 0, &t, &err), SD_EFILE);
+    assert_null(t);
+    assert_non_null(strstr(err.text, "tensor w"));
+    assert_non_null(strstr(err.text, "changed since it was opened"));
+    assert_int_equal(sd_container_read_as(c, 0, SD_F64, &t, &err), SD_EFILE);
+    char hex[65];
+    assert_int_equal(sd_container_hash(c, NULL, hex, &err), SD_EFILE);
+    sd_container_unref(c);
 }
 
 static void test_big_file_opens_at_once(void **state) {
@@ -555,21 +665,15 @@ static void test_bundled(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lfs_pointer),
-        cmocka_unit_test(test_short_data),
-        cmocka_unit_test(test_cover),
-        cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_lying_shapes),
-        cmocka_unit_test(test_lying_headers),
-        cmocka_unit_test(test_metadata),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_small_floats),
-        cmocka_unit_test(test_long_tensor),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_big_file_opens_at_once),
-        cmocka_unit_test(test_many_tensors),
-        cmocka_unit_test(test_bundled),
+        cmocka_unit_test(test_lfs_pointer),     cmocka_unit_test(test_short_data),
+        cmocka_unit_test(test_cover),           cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_lying_shapes),    cmocka_unit_test(test_lying_headers),
+        cmocka_unit_test(test_metadata),        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_small_floats),    cmocka_unit_test(test_long_tensor),
+        cmocka_unit_test(test_shards),          cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_undecoded_types), cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_changed),         cmocka_unit_test(test_big_file_opens_at_once),
+        cmocka_unit_test(test_many_tensors),    cmocka_unit_test(test_bundled),
     };
     return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
 }
