@@ -1,6 +1,7 @@
 /* ops_model.c: operations on whole models: open, save, edit, lineage, info, diff. */
 #include <string.h>
 
+#include "base/map.h"
 #include "host/host.h"
 #include "io/info.h"
 
@@ -68,10 +69,44 @@ static int op_lineage(const sd_host *host, sd_call *c) {
     return sd_call_return_table(c, st, t);
 }
 
+/* A column with why no part of the model uses a tensor, where the file opens as a model that has
+ * such tensors. */
+static sd_status add_unused(sd_table *t, const char *path, sd_err *err) {
+    sd_model *m = NULL;
+    sd_err quiet = {0};
+    sd_status st = sd_model_open(path, NULL, &m, &quiet);
+    if (st != SD_OK) {
+        if (st == SD_ENOMEM || st == SD_ECANCEL)
+            *err = quiet;
+        return st == SD_ENOMEM || st == SD_ECANCEL ? st : SD_OK; // weights of a model unknown here
+    }
+    size_t n = sd_model_n_unused(m);
+    sd_map at = {0};
+    st = n ? sd_map_reserve(&at, n, err) : SD_OK;
+    for (size_t i = 0; st == SD_OK && i < n; i++)
+        sd_map_put(&at, sd_model_unused(m, i).name, (int)i);
+    if (st == SD_OK && n)
+        st = sd_table_add_column(t, "unused", SD_COL_STR, "why no part of the model uses it", false,
+                                 NULL, err);
+    int name = st == SD_OK && n ? sd_table_find_col(t, "name") : -1;
+    for (int row = 0; st == SD_OK && n && row < sd_table_rows(t); row++) {
+        int i = sd_map_get(&at, sd_table_str(t, row, name));
+        if (i >= 0)
+            st = sd_table_set_str(t, row, "unused", sd_model_unused(m, (size_t)i).why, err);
+    }
+    if (st == SD_OK)
+        st = sd_table_meta_num(t, "unused", (double)n, err);
+    sd_map_free(&at);
+    sd_model_unref(m);
+    return st;
+}
+
 static int op_info(const sd_host *host, sd_call *c) {
     sd_table *t = NULL;
-    sd_status st =
-        sd_info(sd_call_arg(c, "path")->s, host->arg_bool(c, "hash"), &c->s->run, &t, &c->err);
+    const char *path = sd_call_arg(c, "path")->s;
+    sd_status st = sd_info(path, host->arg_bool(c, "hash"), &c->s->run, &t, &c->err);
+    if (st == SD_OK)
+        st = add_unused(t, path, &c->err);
     return sd_call_return_table(c, st, t);
 }
 
@@ -189,8 +224,9 @@ static const sd_op_desc ops[] = {
      .summary = "what a checkpoint holds, from its headers alone",
      .details =
          "Tensors with their types, shapes and sizes, the parameter count and the file's own "
-         "metadata. No weight is read unless the hash is asked for, so it is quick on files "
-         "of any size.",
+         "metadata; where they make a model, also which tensors no part of it uses, and why. No "
+         "weight is read unless the hash is asked for (or two tied matrices are to be compared), "
+         "so it is quick on files of any size.",
      .example = "i = info(m.path)\nassert(i.meta.format == 'safetensors')",
      .returns_doc = "a table, one row a tensor",
      .args = info_args,

@@ -177,7 +177,7 @@ static int m_tensors(lua_State *L) {
         const sd_tensor_info *t = sd_model_tensor_info(m, i);
         lua_createtable(L, 0, 3);
         set_str(L, "name", sd_model_tensor_name(m, i));
-        set_str(L, "dtype", sd_dtype_get(t->dtype)->name);
+        set_str(L, "dtype", sd_tensor_type(t));
         lua_createtable(L, t->ndim, 0);
         for (int d = 0; d < t->ndim; d++) {
             lua_pushinteger(L, t->shape[d]);
@@ -366,6 +366,19 @@ static int m_tostring(lua_State *L) {
         sd_buf_printf(&b, "\n  tokenizer   refused: %s", sd_model_tokenizer_error(m));
     else
         sd_buf_puts(&b, "\n  tokenizer   none: give token ids");
+    size_t kept = 0, first = 0;
+    for (size_t i = sd_model_n_unused(m); i-- > 0;) {
+        if (sd_model_unused(m, i).kept) {
+            kept++;
+            first = i;
+        }
+    }
+    if (kept) { /* not the buffers that are recomputed: info(m.path) lists all */
+        sd_unused u = sd_model_unused(m, first);
+        sd_buf_printf(&b, "\n  unused      %zu tensor%s: ", kept, kept > 1 ? "s" : "");
+        sd_buf_visible(&b, u.name, strlen(u.name), false);
+        sd_buf_printf(&b, " (%s)%s", u.why, kept > 1 ? ", …" : "");
+    }
     size_t n = sd_model_n_steps(m);
     for (size_t i = 0; i < n && i < 8; i++) {
         sd_step s = sd_model_step(m, i);

@@ -432,11 +432,28 @@ static int first_of(const sd_container *c, const char *const *names) {
     return -1;
 }
 
+/* Of types that are not decoded the bytes are all there is to compare. */
+static sd_status same_bytes(sd_container *c, int a, int b, bool *same, sd_err *err) {
+    enum { STEP = 16384 };
+    const sd_tensor_info *ia = sd_container_at(c, (size_t)a), *ib = sd_container_at(c, (size_t)b);
+    unsigned char x[STEP], y[STEP];
+    *same = ia->bytes == ib->bytes && strcmp(sd_tensor_type(ia), sd_tensor_type(ib)) == 0;
+    for (uint64_t at = 0; *same && at < ia->bytes; at += STEP) {
+        size_t n = ia->bytes - at < STEP ? (size_t)(ia->bytes - at) : STEP;
+        SD_TRY(sd_container_read_bytes(c, (size_t)a, at, x, n, err));
+        SD_TRY(sd_container_read_bytes(c, (size_t)b, at, y, n, err));
+        *same = memcmp(x, y, n) == 0;
+    }
+    return SD_OK;
+}
+
 static sd_status same_values(sd_container *c, int a, int b, bool *same, sd_err *err) {
     const sd_tensor_info *ia = sd_container_at(c, (size_t)a), *ib = sd_container_at(c, (size_t)b);
     *same = false;
     if (ia->ndim != ib->ndim || memcmp(ia->shape, ib->shape, sizeof(int64_t) * (size_t)ia->ndim))
         return SD_OK;
+    if (ia->unsupported || ib->unsupported)
+        return same_bytes(c, a, b, same, err);
     sd_tensor *ta = NULL, *tb = NULL;
     bool raw = ia->dtype == ib->dtype;
     sd_status st = raw ? sd_container_read(c, (size_t)a, &ta, err)
@@ -493,7 +510,60 @@ bool sd_family_bare(const json_t *config, const sd_container *c, const char *hea
     const char *a = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
     size_t n = a ? strlen(a) : 0;
     bool body = n > 5 && strcmp(a + n - 5, "Model") == 0;
-    return c ? !sd_family_has(c, head) && (body || sd_family_has(c, short_embed)) : body;
+    const char *heads[2] = {head, NULL};
+    return c ? !sd_family_has(c, head) &&
+                   (body || sd_family_has(c, short_embed) || sd_family_other_task(c, heads))
+             : body;
+}
+
+static const struct {
+    const char *prefix, *what;
+    bool alone; // a model of this class has no output over the vocabulary
+} tasks[] = {
+    {"score.", "task head: classification", true},
+    {"classifier.", "task head: classification", true},
+    {"qa_outputs.", "task head: question answering", true},
+    {"multiple_choice_head.", "task head: multiple choice", false}, // GPT2DoubleHeadsModel
+};
+
+const char *sd_family_task_head(const char *name) {
+    for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) {
+        if (strncmp(name, tasks[i].prefix, strlen(tasks[i].prefix)) == 0)
+            return tasks[i].what;
+    }
+    return NULL;
+}
+
+bool sd_family_other_task(const sd_container *c, const char *const *heads) {
+    if (!c || first_of(c, heads) >= 0)
+        return false;
+    for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%sweight", tasks[i].prefix);
+        if (tasks[i].alone && sd_family_has(c, name))
+            return true;
+    }
+    return false;
+}
+
+bool sd_family_ends_with(const char *s, const char *end) {
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+bool sd_family_is_mask(const sd_container *c, const char *name, const char *tail) {
+    if (!sd_family_ends_with(name, tail))
+        return false;
+    int i = sd_container_find(c, name);
+    const sd_tensor_info *t = i < 0 ? NULL : sd_container_at(c, (size_t)i);
+    return !t || t->ndim != 1 || t->shape[0] == 1; // a longer vector would be a bias
+}
+
+bool sd_family_same(const sd_container *c, const char *a, const char *b) {
+    int i = sd_container_find(c, a), j = sd_container_find(c, b);
+    bool same = false;
+    // reading changes nothing a caller can see
+    return i >= 0 && j >= 0 && same_values((sd_container *)c, i, j, &same, NULL) == SD_OK && same;
 }
 
 void sd_family_layers(sd_config *cfg, const char *kind, int n_head, int n_kv_head, int d_qk,

@@ -55,13 +55,27 @@ sd_status sd_family_rope_describe(const sd_config *cfg, int head_dim, json_t *co
 sd_status sd_family_tie(const json_t *config, bool dflt, sd_container *SD_NULLABLE c,
                         const char *const *heads, const char *const *embeds,
                         const sd_run *SD_NULLABLE run, sd_config *cfg, sd_err *err);
-/* A body saved without its head: no tensor `head`, and either the embedding has the body's short
- * name or architectures[0] says XModel. */
+/* A body saved without its head: no tensor `head`, and the embedding has the body's short name, a
+ * head for another task is there, or architectures[0] says XModel. */
 bool sd_family_bare(const json_t *config, const sd_container *SD_NULLABLE c, const char *head,
                     const char *short_embed);
 /* Queries or keys of a layer whose attention kind has none, in a file written before kinds said so:
  * a tensor that holds nothing else. */
 bool sd_family_idle(const sd_family *f, const sd_config *cfg, const char *name);
+/* What a tensor is that belongs to a head for another task ("score.weight", "qa_outputs.bias",
+ * "classifier.weight", "multiple_choice_head.…"), by the names stock code gives; else NULL. */
+const char *sd_family_task_head(const char *name);
+/* Was the file made for another task than language modelling: such a head, and no `heads`? */
+bool sd_family_other_task(const sd_container *SD_NULLABLE c, const char *const *heads);
+/* A buffer of a causal mask's name (".attn.bias") and of no vector's shape? */
+bool sd_family_is_mask(const sd_container *c, const char *name, const char *tail);
+bool sd_family_ends_with(const char *s, const char *end);
+/* Do two tensors hold the same values? false also when one is missing or cannot be read. */
+bool sd_family_same(const sd_container *c, const char *a, const char *b);
+/* Reasons several families give for a tensor that is not read. */
+#define SD_WHY_MASK "a causal mask: made here"
+#define SD_WHY_TIED "equals the token embedding"
+#define SD_WHY_FREQ "rotary frequencies: computed from config.json"
 /* All layers alike. */
 void sd_family_layers(sd_config *cfg, const char *kind, int n_head, int n_kv_head, int d_qk,
                       int d_v, double scale);

@@ -45,6 +45,15 @@ static bool matches(const json_t *config, bool gguf) {
     return !gguf && sd_family_is(config, "bert", "Bert");
 }
 
+/* The output bias under its two names. Stock code ties them; where a file holds both and they
+ * differ, it does not, and adds the decoder's. */
+static const char old_bias[] = "cls.predictions.bias", new_bias[] = "cls.predictions.decoder.bias";
+
+static bool two_biases(const sd_container *c) {
+    return sd_family_has(c, old_bias) && sd_family_has(c, new_bias) &&
+           !sd_family_same(c, old_bias, new_bias);
+}
+
 static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg, const sd_run *run,
                            sd_err *err) {
     int n_layer = 0, n_head = 0;
@@ -81,6 +90,11 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
         static const char *const embeds[] = {"bert.embeddings.word_embeddings.weight",
                                              "embeddings.word_embeddings.weight", NULL};
         SD_TRY(sd_family_tie(config, true, c, heads, embeds, run, cfg, err));
+        if (c && two_biases(c))
+            sd_run_log(run, SD_LOG_WARN,
+                       "%s: %s differs from %s; the decoder's is used, as in stock "
+                       "code",
+                       sd_container_path(c), new_bias, old_bias);
     } else {
         cfg->has_head = false;
         cfg->tied = true;
@@ -97,19 +111,22 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
     return SD_OK;
 }
 
-static void rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
-                          char out[128]) {
+static const char *rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
+                                 char out[128]) {
     const char *s = sd_family_strip(name, "bert.");
     size_t n = strlen(s);
     out[0] = 0;
-    if (strcmp(s, "embeddings.position_ids") == 0 ||
-        (cfg->tied && strcmp(s, "cls.predictions.decoder.weight") == 0))
-        return; // a buffer; the embedding under another name
-    if (strcmp(s, "cls.predictions.decoder.bias") == 0) {
-        // the same bias under its newer name, unless both are there
-        if (!sd_family_has(c, "cls.predictions.bias"))
-            strcpy(out, "cls.predictions.bias");
-        return;
+    if (strcmp(s, "embeddings.position_ids") == 0)
+        return "position numbers: counted here";
+    if (cfg->tied && strcmp(s, "cls.predictions.decoder.weight") == 0)
+        return SD_WHY_TIED;
+    if (strcmp(s, old_bias) == 0 && two_biases(c))
+        return "not what is added: cls.predictions.decoder.bias differs from it";
+    if (strcmp(s, new_bias) == 0) {
+        if (sd_family_has(c, old_bias) && !two_biases(c))
+            return "equals cls.predictions.bias";
+        strcpy(out, old_bias);
+        return NULL;
     }
     if (n < 110 && n > 6 && strcmp(s + n - 6, ".gamma") == 0) {
         memcpy(out, s, n - 6);
@@ -120,6 +137,7 @@ static void rename_tensor(const sd_config *cfg, const sd_container *c, const cha
     } else {
         sd_family_name(out, s);
     }
+    return NULL;
 }
 
 static bool locate(const sd_config *cfg, int layer, sd_role r, sd_locator *out) {
@@ -130,10 +148,13 @@ static bool tensor_at(const sd_config *cfg, size_t i, char name[128], int *ndim,
     return sd_family_rows_at(rows, N_ROWS, cfg, i, name, ndim, shape);
 }
 
-static bool optional(const sd_config *cfg, const char *stored) {
+static const char *unused(const sd_config *cfg, const char *stored) {
     (void)cfg;
-    return strncmp(stored, "pooler.dense.", 13) == 0 ||
-           strncmp(stored, "cls.seq_relationship.", 21) == 0;
+    if (strncmp(stored, "pooler.dense.", 13) == 0)
+        return "pooler: behind the hidden states";
+    if (strncmp(stored, "cls.seq_relationship.", 21) == 0)
+        return "next-sentence head";
+    return sd_family_task_head(stored);
 }
 
 static const char *export_prefix(const sd_config *cfg, const char *stored) {
@@ -167,9 +188,9 @@ const sd_family sd_family_bert = {
     .matches = matches,
     .configure = configure,
     .rename = rename_tensor,
+    .unused = unused,
     .locate = locate,
     .tensor_at = tensor_at,
-    .optional = optional,
     .export_prefix = export_prefix,
     .describe = describe,
 };

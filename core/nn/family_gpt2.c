@@ -2,6 +2,7 @@
  * fused c_attn. Also files in which all weights are transposed ([out, in], nanoGPT's Linear), told
  * apart by c_attn's shape. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "nn/family.h"
@@ -64,7 +65,10 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
     static const char *const heads[] = {"lm_head.weight", "_orig_mod.lm_head.weight", NULL};
     static const char *const embeds[] = {"transformer.wte.weight", "wte.weight",
                                          "_orig_mod.transformer.wte.weight", NULL};
-    SD_TRY(sd_family_tie(config, true, c, heads, embeds, run, cfg, err));
+    if (sd_family_other_task(c, heads))
+        cfg->tied = true; // GPT2ForSequenceClassification and its like: no output
+    else
+        SD_TRY(sd_family_tie(config, true, c, heads, embeds, run, cfg, err));
     SD_TRY(sd_family_special(config, cfg, err));
     cfg->causal = true;
     cfg->norm = SD_NORM_LAYER;
@@ -79,44 +83,60 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
     return SD_OK;
 }
 
-static bool ends_with(const char *s, const char *end) {
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
-static void rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
-                          char out[128]) {
-    (void)c;
-    name = sd_family_strip(sd_family_strip(name, "_orig_mod."), "transformer.");
+static const char *rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
+                                 char out[128]) {
+    const char *s = sd_family_strip(sd_family_strip(name, "_orig_mod."), "transformer.");
+    out[0] = 0;
     // attn.bias and attn.masked_bias are causal masks, not biases (CASES M01)
-    if (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-        (cfg->tied && strcmp(name, "lm_head.weight") == 0))
-        out[0] = 0;
-    else
-        sd_family_name(out, name);
+    if (sd_family_is_mask(c, name, ".attn.bias") || sd_family_is_mask(c, name, ".attn.masked_bias"))
+        return SD_WHY_MASK;
+    if (strcmp(s, "lm_head.weight") == 0 && cfg->tied)
+        return SD_WHY_TIED;
+    sd_family_name(out, s);
+    return NULL;
 }
 
-/* nanoGPT's Linear layout: c_attn stored [3D, D]. Square matrices cannot tell, so c_attn decides
- * for all four weights of a block (CASES M02). */
-static bool is_transposed(const sd_container *c, int64_t d_model) {
-    static const char *const names[] = {"h.0.attn.c_attn.weight",
-                                        "transformer.h.0.attn.c_attn.weight",
-                                        "_orig_mod.transformer.h.0.attn.c_attn.weight"};
-    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
-        int i = sd_container_find(c, names[k]);
-        if (i >= 0) {
-            const sd_tensor_info *t = sd_container_at(c, (size_t)i);
-            return t->ndim == 2 && t->shape[0] == 3 * d_model && t->shape[1] == d_model;
-        }
+/* +1 when the file's tensor has the transpose of (in, out), -1 when it has that, 0 else. */
+static int turned(const sd_container *c, const char *prefix, int layer, const char *tail,
+                  int64_t in, int64_t out) {
+    char name[128];
+    snprintf(name, sizeof name, "%sh.%d.%s", prefix, layer, tail);
+    int i = sd_container_find(c, name);
+    const sd_tensor_info *t = i < 0 ? NULL : sd_container_at(c, (size_t)i);
+    if (!t || t->ndim != 2 || in == out)
+        return 0;
+    return t->shape[0] == out && t->shape[1] == in   ? 1
+           : t->shape[0] == in && t->shape[1] == out ? -1
+                                                     : 0;
+}
+
+/* nanoGPT's Linear layout: weights stored [out, in]. Square matrices cannot tell (CASES M02): the
+ * others of a block decide for all four, the majority, so that a single one that is transposed is
+ * the one reported. */
+static bool is_transposed(const sd_config *cfg, const sd_container *c, int layer) {
+    static const char *const prefixes[] = {"transformer.", "", "_orig_mod.transformer."};
+    int64_t d = cfg->d_model, ff = cfg->d_ff;
+    int votes = 0;
+    for (size_t k = 0; k < sizeof prefixes / sizeof prefixes[0]; k++) {
+        votes += turned(c, prefixes[k], layer, "attn.c_attn.weight", d, 3 * d);
+        votes += turned(c, prefixes[k], layer, "mlp.c_fc.weight", d, ff);
+        votes += turned(c, prefixes[k], layer, "mlp.c_proj.weight", ff, d);
     }
-    return false;
+    return votes > 0;
 }
 
 static sd_relayout relayout(const sd_config *cfg, const sd_container *c, const char *stored) {
     sd_relayout r = {0};
-    r.transpose = ends_with(stored, ".weight") && strstr(stored, ".c_") != NULL &&
-                  is_transposed(c, cfg->d_model);
+    int layer = 0;
+    if (sd_family_ends_with(stored, ".weight") && strstr(stored, ".c_") &&
+        sscanf(stored, "h.%d.", &layer) == 1 && layer >= 0 && layer < cfg->n_layer)
+        r.transpose = is_transposed(cfg, c, layer);
     return r;
+}
+
+static const char *unused(const sd_config *cfg, const char *stored) {
+    (void)cfg;
+    return sd_family_task_head(stored);
 }
 
 static bool locate(const sd_config *cfg, int layer, sd_role r, sd_locator *out) {
@@ -128,8 +148,10 @@ static bool tensor_at(const sd_config *cfg, size_t i, char name[128], int *ndim,
 }
 
 static const char *export_prefix(const sd_config *cfg, const char *stored) {
-    // with a head of its own the file is a GPT2LMHeadModel, whose body is called transformer
-    return !cfg->tied && strncmp(stored, "lm_head.", 8) != 0 && strncmp(stored, "sd.", 3) != 0
+    // with a head of its own the file is a GPT2LMHeadModel, whose body is called transformer; so
+    // is that of models for other tasks
+    return (!cfg->tied || !cfg->has_head) && strncmp(stored, "lm_head.", 8) != 0 &&
+                   strncmp(stored, "sd.", 3) != 0 && !sd_family_task_head(stored)
                ? "transformer."
                : "";
 }
@@ -152,14 +174,13 @@ static sd_status describe(const sd_config *cfg, json_t **out, sd_err *err) {
             break;
         }
     }
-    json_t *o =
-        json_pack("{s:s, s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:f, s:b, s:b, s:b}",
-                  "model_type", "gpt2", "architectures", "GPT2LMHeadModel", "n_layer", cfg->n_layer,
-                  "n_head", n_head, "n_embd", cfg->d_model, "n_positions", cfg->n_pos, "n_ctx",
-                  cfg->n_pos, "vocab_size", cfg->vocab, "n_inner", cfg->d_ff, "activation_function",
-                  sd_family_act_name(cfg->act), "layer_norm_epsilon", cfg->norm_eps,
-                  "scale_attn_weights", by_width, "scale_attn_by_inverse_layer_idx", by_layer,
-                  "tie_word_embeddings", cfg->tied);
+    json_t *o = json_pack(
+        "{s:s, s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:f, s:b, s:b, s:b}", "model_type",
+        "gpt2", "architectures", cfg->has_head ? "GPT2LMHeadModel" : "GPT2Model", "n_layer",
+        cfg->n_layer, "n_head", n_head, "n_embd", cfg->d_model, "n_positions", cfg->n_pos, "n_ctx",
+        cfg->n_pos, "vocab_size", cfg->vocab, "n_inner", cfg->d_ff, "activation_function",
+        sd_family_act_name(cfg->act), "layer_norm_epsilon", cfg->norm_eps, "scale_attn_weights",
+        by_width, "scale_attn_by_inverse_layer_idx", by_layer, "tie_word_embeddings", cfg->tied);
     if (!o)
         return sd_fail(err, SD_ENOMEM, "out of memory");
     *out = o;
@@ -173,6 +194,7 @@ const sd_family sd_family_gpt2 = {
     .configure = configure,
     .rename = rename_tensor,
     .relayout = relayout,
+    .unused = unused,
     .locate = locate,
     .tensor_at = tensor_at,
     .export_prefix = export_prefix,

@@ -72,19 +72,16 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
     return SD_OK;
 }
 
-static bool ends_with(const char *s, const char *end) {
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
-static void rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
-                          char out[128]) {
-    (void)c;
+static const char *rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
+                                 char out[128]) {
     out[0] = 0;
-    if (ends_with(name, ".attention.bias") || ends_with(name, ".attention.masked_bias") ||
-        ends_with(name, ".rotary_emb.inv_freq") ||
-        (cfg->tied && strcmp(name, "embed_out.weight") == 0))
-        return;
+    if (sd_family_is_mask(c, name, ".attention.bias") ||
+        sd_family_is_mask(c, name, ".attention.masked_bias"))
+        return SD_WHY_MASK;
+    if (sd_family_ends_with(name, ".rotary_emb.inv_freq"))
+        return SD_WHY_FREQ;
+    if (cfg->tied && strcmp(name, "embed_out.weight") == 0)
+        return SD_WHY_TIED;
     bool bare = strncmp(name, "layers.", 7) == 0 || strncmp(name, "embed_in.", 9) == 0 ||
                 strncmp(name, "final_layer_norm.", 17) == 0;
     if (bare && strlen(name) < 110) {
@@ -93,6 +90,12 @@ static void rename_tensor(const sd_config *cfg, const sd_container *c, const cha
     } else {
         sd_family_name(out, name);
     }
+    return NULL;
+}
+
+static const char *unused(const sd_config *cfg, const char *stored) {
+    (void)cfg;
+    return sd_family_task_head(stored);
 }
 
 static bool locate(const sd_config *cfg, int layer, sd_role r, sd_locator *out) {
@@ -137,6 +140,7 @@ const sd_family sd_family_gpt_neox = {
     .matches = matches,
     .configure = configure,
     .rename = rename_tensor,
+    .unused = unused,
     .locate = locate,
     .tensor_at = tensor_at,
     .describe = describe,

@@ -252,6 +252,18 @@ static bool is_gguf(const sd_container *c) {
     return c && strcmp(sd_container_format(c), "gguf") == 0;
 }
 
+/* A tensor of the body under one of the names bodies have. */
+static bool has_any(const sd_container *c, const char *name) {
+    static const char *const bodies[] = {"model.", "", "transformer."};
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        char full[128];
+        snprintf(full, sizeof full, "%s%s", bodies[i], name);
+        if (sd_family_has(c, full))
+            return true;
+    }
+    return false;
+}
+
 static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg, const sd_run *run,
                            sd_err *err) {
     int n_layer = 0, n_head = 0, n_kv = 0, d = 0;
@@ -281,12 +293,8 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
             SD_TRY(sd_family_tie(config, false, c, heads, embeds, run, cfg, err));
         }
         if (c) { // the tensors say which biases there are
-            cfg->qkv_bias = cfg->qkv_bias ||
-                            sd_family_has(c, "model.layers.0.self_attn.q_proj.bias") ||
-                            sd_family_has(c, "layers.0.self_attn.q_proj.bias");
-            cfg->out_bias = cfg->out_bias ||
-                            sd_family_has(c, "model.layers.0.self_attn.o_proj.bias") ||
-                            sd_family_has(c, "layers.0.self_attn.o_proj.bias");
+            cfg->qkv_bias = cfg->qkv_bias || has_any(c, "layers.0.self_attn.q_proj.bias");
+            cfg->out_bias = cfg->out_bias || has_any(c, "layers.0.self_attn.o_proj.bias");
         }
     }
     if (cfg->sliding_window > 0 && cfg->sliding_window < cfg->n_pos) {
@@ -354,17 +362,20 @@ static void rename_gguf(const char *name, char out[128]) {
     sd_family_name(out, name); // unexpected: refused by this name
 }
 
-static void rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
-                          char out[128]) {
+static const char *rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
+                                 char out[128]) {
     if (is_gguf(c)) {
         rename_gguf(name, out);
-        return;
+        return NULL;
     }
-    size_t n = strlen(name), e = strlen(".rotary_emb.inv_freq");
     out[0] = 0;
-    if ((n > e && strcmp(name + n - e, ".rotary_emb.inv_freq") == 0) ||
-        (cfg->tied && strcmp(name, "lm_head.weight") == 0))
-        return;
+    if (sd_family_ends_with(name, ".rotary_emb.inv_freq"))
+        return SD_WHY_FREQ;
+    if (cfg->tied && strcmp(name, "lm_head.weight") == 0)
+        return SD_WHY_TIED;
+    // LlamaForQuestionAnswering calls its body transformer
+    name = sd_family_strip(name, "transformer.");
+    size_t n = strlen(name);
     bool bare = strncmp(name, "layers.", 7) == 0 || strncmp(name, "embed_tokens.", 13) == 0 ||
                 strcmp(name, "norm.weight") == 0;
     if (bare && n < 110) {
@@ -373,6 +384,7 @@ static void rename_tensor(const sd_config *cfg, const sd_container *c, const cha
     } else {
         sd_family_name(out, name);
     }
+    return NULL;
 }
 
 static sd_relayout relayout(const sd_config *cfg, const sd_container *c, const char *stored) {
@@ -386,6 +398,11 @@ static sd_relayout relayout(const sd_config *cfg, const sd_container *c, const c
             r.unpermute = cfg->layer[0].n_kv_head;
     }
     return r;
+}
+
+static const char *unused(const sd_config *cfg, const char *stored) {
+    (void)cfg;
+    return sd_family_task_head(stored);
 }
 
 static bool locate(const sd_config *cfg, int layer, sd_role r, sd_locator *out) {
@@ -438,6 +455,7 @@ const sd_family sd_family_llama = {
     .configure = configure,
     .rename = rename_tensor,
     .relayout = relayout,
+    .unused = unused,
     .locate = locate,
     .tensor_at = tensor_at,
     .describe = describe,

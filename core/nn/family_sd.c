@@ -137,13 +137,15 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
     return SD_OK;
 }
 
-static void rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
-                          char out[128]) {
+static const char *rename_tensor(const sd_config *cfg, const sd_container *c, const char *name,
+                                 char out[128]) {
     (void)c;
-    if (cfg->tied && strcmp(name, "head.weight") == 0)
+    if (cfg->tied && strcmp(name, "head.weight") == 0) {
         out[0] = 0;
-    else
-        sd_family_name(out, name);
+        return SD_WHY_TIED;
+    }
+    sd_family_name(out, name);
+    return NULL;
 }
 
 static bool locate(const sd_config *cfg, int layer, sd_role r, sd_locator *out) {

@@ -36,6 +36,7 @@ void sd_model_unref(sd_model *m) {
         sd_model_free_step(&m->steps[i]);
     sd_free(m->entries);
     sd_map_free(&m->index);
+    sd_free(m->unused);
     sd_free(m->steps);
     sd_free(m->name);
     sd_free(m->path);
@@ -79,7 +80,14 @@ sd_status sd_model_clone(const sd_model *src, sd_model **out, sd_err *err) {
                                  err));
         model_entry *mine = &m->entries[m->n_entries - 1];
         mine->info.bytes = e->info.bytes;
+        mine->info.unsupported = e->info.unsupported;
         mine->edited = sd_blob_ref(e->edited);
+    }
+    if (src->n_unused) {
+        SD_GO(st, fail,
+              sd_grow((void **)&m->unused, &m->cap_unused, src->n_unused, sizeof *m->unused, err));
+        memcpy(m->unused, src->unused, src->n_unused * sizeof *m->unused);
+        m->n_unused = src->n_unused;
     }
     for (size_t i = 0; i < src->n_steps; i++)
         SD_GO(st, fail,

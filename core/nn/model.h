@@ -87,15 +87,19 @@ typedef struct sd_family {
     /* Fills cfg from config and, where the config is silent, from the tensors' names and shapes. */
     sd_status (*configure)(const json_t *config, sd_container *SD_NULLABLE c, sd_config *cfg,
                            const sd_run *SD_NULLABLE run, sd_err *err);
-    /* Container name → our stored name (at most 127 bytes), "" to ignore it (mask buffers). */
-    void (*rename)(const sd_config *cfg, const sd_container *c, const char *name, char out[128]);
+    /* Container name → our stored name (at most 127 bytes); or "" and why nothing is lost by not
+     * reading it (mask buffers, a tied matrix under its second name); or "" and NULL when configure
+     * has read it. */
+    const char *(*rename)(const sd_config *cfg, const sd_container *c, const char *name,
+                          char out[128]);
     /* nullable: what must be done to a tensor of the container on loading. */
     sd_relayout (*relayout)(const sd_config *cfg, const sd_container *c, const char *stored_name);
     bool (*locate)(const sd_config *cfg, int layer, sd_role r, sd_locator *out);
     /* Every stored tensor of a model under cfg: name and shape by index; false at the end. */
     bool (*tensor_at)(const sd_config *cfg, size_t i, char name[128], int *ndim, int64_t *shape);
-    /* nullable: a known tensor that no part lives in (BERT's pooler): kept, never required. */
-    bool (*optional)(const sd_config *cfg, const char *stored_name);
+    /* nullable: what a known tensor is that no part lives in ("pooler", "task head: …"): such are
+     * kept, never required; NULL for unknown ones. */
+    const char *(*unused)(const sd_config *cfg, const char *stored_name);
     /* nullable: prefix of stored names in a saved file ("" = none), so that others can read it. */
     const char *(*export_prefix)(const sd_config *cfg, const char *stored_name);
     /* config.json of the family for saving. */
@@ -155,6 +159,15 @@ const char *sd_model_tensor_name(const sd_model *m, size_t i);
 const sd_tensor_info *sd_model_tensor_info(const sd_model *m, size_t i); /* without loading */
 sd_status sd_model_tensor(sd_model *m, const char *name, SD_OWN sd_tensor **out, sd_err *err);
 sd_status sd_model_set_tensor(sd_model *m, const char *name, const sd_tensor *t, sd_err *err);
+
+/* Tensors of the file that nothing here computes with. Every tensor of a file is used, listed here,
+ * or has it refused. The names are the file's. */
+typedef struct sd_unused {
+    const char *name, *why;
+    bool kept; /* saved along (a pooler, a task head) */
+} sd_unused;
+size_t sd_model_n_unused(const sd_model *m);
+sd_unused sd_model_unused(const sd_model *m, size_t i);
 
 /* Canonical parts: contiguous F32 or F64 copy; SD_EINVAL naming role and layer when absent. */
 bool sd_model_has(const sd_model *m, int layer, sd_role r);

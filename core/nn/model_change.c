@@ -53,7 +53,7 @@ static sd_status plan_tensors(plan *p, const sd_model *m, sd_err *err) {
     if (!p->drop)
         return SD_ENOMEM;
     for (size_t i = 0; i < m->n_entries; i++)
-        p->drop[i] = !(m->family->optional && m->family->optional(&p->next, m->entries[i].name));
+        p->drop[i] = !sd_model_why_unused(m->family, &p->next, m->entries[i].name);
     while (sd_model_walk(&w, m->family, &p->next, name, &ndim, shape)) {
         int i = sd_model_find(m, name);
         bool same = i >= 0 && m->entries[i].info.ndim == ndim;

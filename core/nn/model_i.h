@@ -34,6 +34,12 @@ typedef struct model_step {
     char *op, *version, *args, *hash;
 } model_step;
 
+typedef struct model_unused {
+    int src;         // index in the container
+    const char *why; // static text
+    bool kept;       // an entry as well
+} model_unused;
+
 enum { MODEL_SLOTS = 4 };
 typedef struct model_slot { // recently read tensors as F32/F64, so that Q, K and V of a fused one
     int src;                // are read once
@@ -50,6 +56,8 @@ struct sd_model {
     model_entry *entries;
     size_t n_entries, cap_entries;
     sd_map index; // name → entry
+    model_unused *unused;
+    size_t n_unused, cap_unused;
 
     sd_tokenizer *tokenizer;
     bool tokenizer_tried;
@@ -83,6 +91,8 @@ void sd_blob_unref(model_blob *SD_NULLABLE b);
 int sd_model_find(const sd_model *m, const char *name); /* index of an entry, -1 when absent */
 sd_status sd_model_add_entry(sd_model *m, const char *name, sd_dtype dtype, int ndim,
                              const int64_t *shape, int src, sd_err *err);
+/* Does the family know a tensor that no part lives in? */
+const char *sd_model_why_unused(const sd_family *f, const sd_config *cfg, const char *stored);
 /* Zeros of e's shape. */
 sd_status sd_model_zero(const model_entry *e, model_blob **out, sd_err *err);
 sd_relayout sd_model_relayout(const sd_model *m, const char *stored);

@@ -93,8 +93,8 @@ static sd_status input_hash(const sd_model *m, char out[80], sd_err *err) {
         bytes += t->bytes;
         sd_sha256_add(&h, t->name, strlen(t->name) + 1);
         sd_sha256_add(&h, buf, strlen(buf) + 1);
-        int n = snprintf(buf, sizeof buf, "%s %llu", sd_dtype_get(t->dtype)->name,
-                         (unsigned long long)t->bytes);
+        int n =
+            snprintf(buf, sizeof buf, "%s %llu", sd_tensor_type(t), (unsigned long long)t->bytes);
         sd_sha256_add(&h, buf, (size_t)n + 1);
     }
     if (bytes > (uint64_t)64 << 20) {

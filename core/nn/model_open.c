@@ -23,7 +23,13 @@ typedef struct found_list {
     sd_map at; // name → index in v
 } found_list;
 
-static sd_status found_build(found_list *f, const sd_model *m, sd_err *err) {
+static sd_status note_unused(sd_model *m, int src, const char *why, bool kept, sd_err *err) {
+    SD_TRY(sd_grow((void **)&m->unused, &m->cap_unused, m->n_unused + 1, sizeof *m->unused, err));
+    m->unused[m->n_unused++] = (model_unused){src, why, kept};
+    return SD_OK;
+}
+
+static sd_status found_build(found_list *f, sd_model *m, sd_err *err) {
     size_t n = sd_container_count(m->container);
     f->v = sd_alloc(n, sizeof *f->v, err);
     if (!f->v)
@@ -32,7 +38,9 @@ static sd_status found_build(found_list *f, const sd_model *m, sd_err *err) {
     for (size_t i = 0; i < n; i++) {
         const sd_tensor_info *t = sd_container_at(m->container, i);
         found *e = &f->v[f->n];
-        m->family->rename(&m->cfg, m->container, t->name, e->name);
+        const char *why = m->family->rename(&m->cfg, m->container, t->name, e->name);
+        if (why)
+            SD_TRY(note_unused(m, (int)i, why, false, err));
         if (!e->name[0])
             continue;
         e->src = (int)i;
@@ -47,57 +55,92 @@ static sd_status found_build(found_list *f, const sd_model *m, sd_err *err) {
     return SD_OK;
 }
 
-static sd_status match_tensors(sd_model *m, found_list *f, const sd_run *run, sd_err *err) {
-    char name[128], want[96], got[96];
-    int ndim;
-    int64_t shape[SD_MAX_DIMS];
-    model_walk w = {0};
+/* The container's tensor t as the stored tensor `name` of this shape? */
+static sd_status check_fit(const sd_model *m, const sd_tensor_info *t, const char *name, int ndim,
+                           const int64_t *shape, sd_err *err) {
+    char want[96], got[96];
     const char *path = sd_container_path(m->container);
-    while (sd_model_walk(&w, m->family, &m->cfg, name, &ndim, shape)) {
-        int k = sd_map_get(&f->at, name);
-        sd_shape_text(ndim, shape, want);
-        if (k < 0)
-            return sd_fail(err, SD_EFORMAT, "%s: tensor %s %s is missing", path, name, want);
-        const sd_tensor_info *t = sd_container_at(m->container, (size_t)f->v[k].src);
-        sd_relayout fix = sd_model_relayout(m, name);
-        bool same = t->ndim == ndim;
-        for (int d = 0; same && d < ndim; d++)
-            same = t->shape[fix.transpose ? ndim - 1 - d : d] == shape[d];
-        if (!same) {
-            sd_shape_text(t->ndim, t->shape, got);
-            return sd_fail(err, SD_EFORMAT, "%s: tensor %s has shape %s, config.json asks for %s",
-                           path, t->name, got, want);
-        }
-        const sd_dtype_info *ti = sd_dtype_get(t->dtype);
-        if (!ti->is_float && !ti->is_quant)
-            return sd_fail(err, SD_EFORMAT, "%s: tensor %s has type %s: weights must be floats",
-                           path, t->name, ti->name);
-        f->v[k].used = true;
-        SD_TRY(sd_model_add_entry(m, name, t->dtype, ndim, shape, f->v[k].src, err));
+    sd_relayout fix = sd_model_relayout(m, name);
+    bool same = t->ndim == ndim;
+    for (int d = 0; same && d < ndim; d++)
+        same = t->shape[fix.transpose ? ndim - 1 - d : d] == shape[d];
+    if (!same) {
+        bool turned = t->ndim == 2 && ndim == 2 && t->shape[fix.transpose ? 0 : 1] == shape[0] &&
+                      t->shape[fix.transpose ? 1 : 0] == shape[1];
+        int64_t asked[SD_MAX_DIMS];
+        for (int d = 0; d < ndim; d++)
+            asked[d] = shape[fix.transpose ? ndim - 1 - d : d];
+        sd_shape_text(ndim, asked, want);
+        sd_shape_text(t->ndim, t->shape, got);
+        return sd_fail(err, SD_EFORMAT, "%s: tensor %s has shape %s, config.json asks for %s%s",
+                       path, t->name, got, want,
+                       turned ? " (it is transposed, unlike its neighbours)" : "");
     }
+    const sd_dtype_info *ti = sd_dtype_get(t->dtype);
+    if (!t->unsupported && !ti->is_float && !ti->is_quant)
+        return sd_fail(err, SD_EFORMAT, "%s: tensor %s has type %s: weights must be floats", path,
+                       t->name, ti->name);
+    return SD_OK;
+}
+
+/* Tensors of the file in which no part lives: known to the family, of another file set, or refused.
+ */
+static sd_status match_rest(sd_model *m, const found_list *f, const sd_run *run, sd_err *err) {
+    size_t n = 0;
+    sd_unused first = {0};
     for (size_t k = 0; k < f->n; k++) {
         if (f->v[k].used)
             continue;
         const sd_tensor_info *t = sd_container_at(m->container, (size_t)f->v[k].src);
-        sd_shape_text(t->ndim, t->shape, got);
-        if (!m->family->optional || !m->family->optional(&m->cfg, f->v[k].name)) {
-            if (sd_family_idle(m->family, &m->cfg, f->v[k].name)) {
-                sd_run_log(
-                    run, SD_LOG_WARN,
-                    "tensor %.200s %s is not used: its layer's attention kind never reads it",
-                    t->name, got);
-                continue;
-            }
-            if (t->unindexed)
-                continue; // of another file set: the index does not ask for it (warned at opening)
+        const char *why = sd_model_why_unused(m->family, &m->cfg, f->v[k].name);
+        bool kept = why != NULL;
+        if (!why && t->unindexed)
+            why = "not placed by the index"; // of another file set; warned about at opening
+        if (!why && sd_family_idle(m->family, &m->cfg, f->v[k].name)) {
+            why = "its layer's attention kind never reads it";
+            sd_run_log(run, SD_LOG_WARN, "tensor %.200s is not used: %s", t->name, why);
+        }
+        if (!why) {
+            char got[96];
+            sd_shape_text(t->ndim, t->shape, got);
             return sd_fail(
                 err, SD_EFORMAT,
-                "%s: unexpected tensor %.200s %s: no part of a %s model with this config", path,
-                t->name, got, m->family->name);
+                "%s: unexpected tensor %.200s %s: no part of a %s model with this config",
+                sd_container_path(m->container), t->name, got, m->family->name);
         }
+        SD_TRY(note_unused(m, f->v[k].src, why, kept, err));
+        if (!kept)
+            continue;
+        if (n++ == 0)
+            first = sd_model_unused(m, m->n_unused - 1);
         SD_TRY(sd_model_add_entry(m, f->v[k].name, t->dtype, t->ndim, t->shape, f->v[k].src, err));
     }
+    if (n > 0)
+        sd_run_log(run, SD_LOG_WARN, "%s: %zu tensor%s not used: %.120s (%s)%s",
+                   sd_container_path(m->container), n, n > 1 ? "s are" : " is", first.name,
+                   first.why, n > 1 ? ", ..." : "");
     return SD_OK;
+}
+
+static sd_status match_tensors(sd_model *m, found_list *f, const sd_run *run, sd_err *err) {
+    char name[128];
+    int ndim;
+    int64_t shape[SD_MAX_DIMS];
+    model_walk w = {0};
+    while (sd_model_walk(&w, m->family, &m->cfg, name, &ndim, shape)) {
+        int k = sd_map_get(&f->at, name);
+        if (k < 0) {
+            char want[96];
+            sd_shape_text(ndim, shape, want);
+            return sd_fail(err, SD_EFORMAT, "%s: tensor %s %s is missing",
+                           sd_container_path(m->container), name, want);
+        }
+        const sd_tensor_info *t = sd_container_at(m->container, (size_t)f->v[k].src);
+        SD_TRY(check_fit(m, t, name, ndim, shape, err));
+        f->v[k].used = true;
+        SD_TRY(sd_model_add_entry(m, name, t->dtype, ndim, shape, f->v[k].src, err));
+    }
+    return match_rest(m, f, run, err);
 }
 
 /* ---- config.json: sd's own keys ------------------------------------------------------------ */

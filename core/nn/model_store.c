@@ -59,6 +59,7 @@ sd_status sd_model_add_entry(sd_model *m, const char *name, sd_dtype dtype, int 
     if (src >= 0) {
         e->info.bytes = sd_container_at(m->container, (size_t)src)->bytes;
         e->info.shard = sd_container_at(m->container, (size_t)src)->shard;
+        e->info.unsupported = sd_container_at(m->container, (size_t)src)->unsupported;
     }
     e->src = src;
     sd_map_put(&m->index, copy, (int)m->n_entries++);
@@ -70,6 +71,21 @@ void sd_shape_text(int ndim, const int64_t *shape, char out[96]) {
     for (int i = 0; i < ndim && n < 80; i++)
         n += snprintf(out + n, 96 - (size_t)n, "%s%lld", i ? ", " : "", (long long)shape[i]);
     snprintf(out + n, 96 - (size_t)n, "]");
+}
+
+const char *sd_model_why_unused(const sd_family *f, const sd_config *cfg, const char *stored) {
+    return f->unused ? f->unused(cfg, stored) : NULL;
+}
+
+size_t sd_model_n_unused(const sd_model *m) {
+    return m->n_unused;
+}
+
+sd_unused sd_model_unused(const sd_model *m, size_t i) {
+    if (i >= m->n_unused)
+        return (sd_unused){"", "", false};
+    const model_unused *u = &m->unused[i];
+    return (sd_unused){sd_container_at(m->container, (size_t)u->src)->name, u->why, u->kept};
 }
 
 sd_relayout sd_model_relayout(const sd_model *m, const char *stored) {
@@ -202,6 +218,7 @@ sd_status sd_model_own(sd_model *m, model_entry *e, sd_tensor **out, sd_err *err
     sd_blob_unref(e->edited);
     e->edited = mine;
     e->info.dtype = t->dtype;
+    e->info.unsupported = NULL;
     e->info.bytes = sd_tensor_nbytes(t);
     *out = t;
     return SD_OK;
@@ -278,6 +295,7 @@ sd_status sd_model_set_tensor(sd_model *m, const char *name, const sd_tensor *t,
     sd_blob_unref(e->edited);
     e->edited = b;
     e->info.dtype = keep;
+    e->info.unsupported = NULL;
     e->info.bytes = sd_tensor_nbytes(mine);
     m->version++;
     return SD_OK;

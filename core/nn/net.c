@@ -492,7 +492,9 @@ sd_status sd_net_forward(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b
                          const sd_forward_opts *opts, void *hidden, void *logits, sd_err *err) {
     SD_TRY(check_batch(net, ws, b, false, err));
     if (logits && !net->cfg.has_head)
-        return sd_fail(err, SD_EINVAL, "this model has no output head: no logits");
+        return sd_fail(
+            err, SD_EINVAL,
+            "this model has no output over the vocabulary (no language-model head): no logits");
     int old = sd_blas_threads(1);
     sd_status st = ops_of(net)->forward(net, ws, b, opts, hidden, logits, err);
     sd_blas_threads(old);
@@ -505,7 +507,9 @@ static sd_status run_loss(const sd_net *net, sd_net_ws *ws, const sd_net_batch *
     if (!b->targets)
         return sd_fail(err, SD_EINVAL, "a loss needs targets");
     if (!net->cfg.has_head)
-        return sd_fail(err, SD_EINVAL, "this model has no output head: no loss");
+        return sd_fail(
+            err, SD_EINVAL,
+            "this model has no output over the vocabulary (no language-model head): no loss");
     if (b->teacher && !(b->teacher_weight >= 0 && b->teacher_weight <= 1))
         return sd_fail(err, SD_EINVAL, "teacher weight %g is not in 0..1", b->teacher_weight);
     SD_TRY(check_batch(net, ws, b, true, err));

@@ -1,6 +1,7 @@
 /* Layouts and configs of the families: CASES M01–M05, M08, G10, G11, and refusals by name. */
 #include "model_help.h"
 
+#include "nn/family.h"
 #include "nn/forward.h"
 
 enum { V = 48, T = 12 };
@@ -550,13 +551,224 @@ static void test_refusals(void **s) {
     refused(at("no"));
 }
 
+static const char *why_unused(const sd_model *m, const char *name) {
+    for (size_t i = 0; i < sd_model_n_unused(m); i++) {
+        if (strcmp(sd_model_unused(m, i).name, name) == 0)
+            return sd_model_unused(m, i).why;
+    }
+    return "";
+}
+
+/* Two output biases that differ: the decoder's is what counts (transformers 5 leaves them untied),
+ * told by the logits: they move by exactly the difference. */
+static void test_bert_biases(void **s) {
+    (void)s;
+    float want[T * V], got[T * V];
+    sd_model *m = open_model(REF "bert-mlm");
+    logits_of(m, want);
+    sd_model_unref(m);
+    pieces *p = take_apart(REF "bert-mlm");
+    int b = piece(p, "cls.predictions.bias");
+    assert_true(b >= 0);
+    float *d = add_piece(p, "cls.predictions.decoder.bias", 1, p->t[b]->shape);
+    memcpy(d, p->t[b]->data, sd_tensor_nbytes(p->t[b]));
+    put_together(p, at("bias")); // equal: nothing changes, nothing is said
+    warned w = {0};
+    sd_run run = {.log = catch_log, .ctx = &w};
+    OK(sd_model_open(at("bias"), &run, &m, &err));
+    assert_int_equal(w.n, 0);
+    assert_string_equal(why_unused(m, "cls.predictions.decoder.bias"),
+                        "equals cls.predictions.bias");
+    logits_of(m, got);
+    assert_memory_equal(got, want, sizeof got);
+    sd_model_unref(m);
+    for (int v = 0; v < V; v++)
+        d[v] += 0.25f * (float)(v % 7);
+    put_together(p, at("bias"));
+    OK(sd_model_open(at("bias"), &run, &m, &err));
+    assert_int_equal(w.n, 1);
+    assert_non_null(strstr(w.text, "cls.predictions.decoder.bias differs"));
+    assert_non_null(strstr(why_unused(m, "cls.predictions.bias"), "decoder.bias differs"));
+    logits_of(m, got);
+    for (int i = 0; i < T * V; i++)
+        assert_true(fabsf(got[i] - want[i] - 0.25f * (float)(i % V % 7)) < 1e-5f);
+    sd_model_unref(m);
+    drop_piece(p, "cls.predictions.bias"); // alone under its newer name
+    put_together(p, at("bias"));
+    float alone[T * V];
+    m = open_model(at("bias"));
+    logits_of(m, alone);
+    assert_memory_equal(alone, got, sizeof got);
+    sd_model_unref(m);
+    free_pieces(p);
+}
+
+/* Models made for other tasks open for analysis; the head is listed, kept when saved, and logits
+ * are refused, not made up from the embedding. */
+static void test_task_heads(void **s) {
+    (void)s;
+    static const struct {
+        const char *model, *heads, *tensor, *bias, *why; // heads: what makes it a language model
+    } k[] = {
+        {"gpt2", "lm_head.weight", "score.weight", NULL, "classification"},
+        {"gpt2", "lm_head.weight", "classifier.weight", "classifier.bias", "classification"},
+        {"gpt2", "lm_head.weight", "qa_outputs.weight", "qa_outputs.bias", "question answering"},
+        {"bert", "", "classifier.weight", "classifier.bias", "classification"},
+        {"bert", "", "qa_outputs.weight", "qa_outputs.bias", "question answering"},
+        {"llama", "lm_head.weight", "score.weight", NULL, "classification"},
+        {"llama", "lm_head.weight", "score.weight", "score.bias", "classification"},
+        {"llama", "lm_head.weight", "qa_outputs.weight", "qa_outputs.bias", "question answering"},
+        {"neox", "embed_out.weight", "score.weight", NULL, "classification"},
+        {"neox", "embed_out.weight", "classifier.weight", "classifier.bias", "classification"},
+    };
+    for (size_t i = 0; i < sizeof k / sizeof k[0]; i++) {
+        char path[128];
+        snprintf(path, sizeof path, REF "%s", k[i].model);
+        pieces *p = take_apart(path);
+        if (piece(p, k[i].heads) >= 0)
+            drop_piece(p, k[i].heads);
+        bool qa = strncmp(k[i].tensor, "qa", 2) == 0 && strcmp(k[i].model, "llama") == 0;
+        for (size_t n = 0; qa && n < p->n; n++) // LlamaForQuestionAnswering's body
+            if (strncmp(p->name[n], "model.", 6) == 0) {
+                char rest[128];
+                strcpy(rest, p->name[n] + 6);
+                snprintf(p->name[n], 128, "transformer.%.100s", rest);
+            }
+        add_piece(p, k[i].tensor, 2, (int64_t[]){3, 16})[5] = 2.5f;
+        if (k[i].bias)
+            add_piece(p, k[i].bias, 1, (int64_t[]){3});
+        put_together(p, at("task"));
+        warned w = {0};
+        sd_run run = {.log = catch_log, .ctx = &w};
+        sd_model *m = NULL;
+        OK(sd_model_open(at("task"), &run, &m, &err));
+        assert_true(w.n >= 1);
+        if (strcmp(k[i].model, "bert") != 0) // whose pooler is named first
+            assert_non_null(strstr(w.text, k[i].why));
+        assert_non_null(strstr(why_unused(m, k[i].tensor), k[i].why));
+        if (k[i].bias)
+            assert_non_null(strstr(why_unused(m, k[i].bias), "task head"));
+        assert_false(sd_model_config(m)->has_head);
+        assert_false(sd_model_has(m, 0, SD_ROLE_HEAD));
+        float h[T * 16], h2[T * 16], y[T * V];
+        hidden_of(m, h);
+        int32_t ids[T] = {0};
+        assert_int_equal(sd_forward(m, ids, 1, T, NULL, NULL, y, &err), SD_EINVAL);
+        HAS("no language-model head");
+        OK(sd_model_save(m, at("task2"), NULL, &err));
+        sd_model *again = open_model(at("task2"));
+        hidden_of(again, h2);
+        assert_memory_equal(h, h2, sizeof h);
+        assert_false(sd_model_config(again)->has_head);
+        sd_tensor *t = NULL;
+        OK(sd_model_tensor(again, k[i].tensor, &t, &err));
+        assert_true(((float *)t->data)[5] == 2.5f);
+        sd_tensor_free(t);
+        sd_model_unref(again);
+        sd_model_unref(m);
+        free_pieces(p);
+        remove_tree(at("task"));
+        remove_tree(at("task2"));
+    }
+    // a second head beside the language-model head (GPT2DoubleHeadsModel) takes nothing away
+    pieces *p = take_apart(REF "gpt2");
+    add_piece(p, "multiple_choice_head.summary.weight", 2, (int64_t[]){1, 16});
+    put_together(p, at("double"));
+    sd_model *m = open_model(at("double"));
+    assert_true(sd_model_config(m)->has_head);
+    assert_non_null(
+        strstr(why_unused(m, "multiple_choice_head.summary.weight"), "multiple choice"));
+    sd_model_unref(m);
+    // a vector is no causal mask, whatever its name
+    add_piece(p, "h.0.attn.bias", 1, (int64_t[]){48});
+    put_together(p, at("double"));
+    refused(at("double"));
+    HAS("unexpected tensor h.0.attn.bias [48]");
+    free_pieces(p);
+}
+
+/* One transposed matrix among others that are not: it is the one that is reported. */
+static void test_one_transposed(void **s) {
+    (void)s;
+    static const char *const names[] = {"h.0.attn.c_attn.weight", "h.1.mlp.c_fc.weight"};
+    for (int k = 0; k < 2; k++) {
+        pieces *p = take_apart(REF "gpt2");
+        for (size_t i = 0; i < p->n; i++) {
+            if (!sd_family_ends_with(p->name[i], names[k]))
+                continue;
+            sd_tensor *t = NULL, *u = NULL;
+            OK(sd_tensor_transpose(p->t[i], 0, 1, &t, &err));
+            OK(sd_tensor_cast(t, SD_F32, &u, &err));
+            sd_tensor_free(t);
+            sd_tensor_free(p->t[i]);
+            p->t[i] = u;
+        }
+        put_together(p, at("turn"));
+        refused(at("turn"));
+        HAS(names[k]);
+        HAS("transposed");
+        HAS(k ? "[64, 16], config.json asks for [16, 64]"
+              : "[48, 16], config.json asks for [16, 48]");
+        free_pieces(p);
+    }
+}
+
+/* A model with a tensor whose type is not decoded opens, lists it, and refuses to read it. */
+static void test_undecoded(void **s) {
+    (void)s;
+    pieces *p = take_apart(REF "gpt2");
+    put_together(p, at("odd"));
+    sd_buf b = {0};
+    OK(sd_read_file(at("odd/model.safetensors"), 0, &b, &err));
+    // h.1.mlp.c_fc.weight (F32) is called a type of the same width
+    char *e = strstr(b.p + 8, "h.1.mlp.c_fc.weight");
+    e = strstr(e, "\"F32\"");
+    memcpy(e, "\"X32\"", 5);
+    OK(sd_write_file(at("odd/model.safetensors"), b.p, b.n, &err));
+    sd_buf_free(&b);
+    warned w = {0};
+    sd_run run = {.log = catch_log, .ctx = &w};
+    sd_model *m = NULL, *n = NULL;
+    OK(sd_model_open(at("odd"), &run, &m, &err));
+    assert_non_null(strstr(w.text, "X32"));
+    sd_tensor *t = NULL;
+    OK(sd_model_get(m, 0, SD_ROLE_W1, SD_F32, &t, &err));
+    sd_tensor_free(t);
+    t = NULL;
+    assert_int_equal(sd_model_get(m, 1, SD_ROLE_W1, SD_F32, &t, &err), SD_EFORMAT);
+    HAS("c_fc.weight: type X32 is not decoded");
+    OK(sd_model_clone(m, &n, &err));
+    assert_int_equal(sd_model_save(n, at("odd2"), NULL, &err), SD_EFORMAT);
+    HAS("X32");
+    assert_false(sd_path_exists(at("odd2")));
+    sd_tensor *x = NULL; // a new value makes it readable
+    OK(sd_tensor_new(SD_F32, 2, (int64_t[]){16, 64}, &x, &err));
+    assert_int_equal(sd_model_set(n, 1, SD_ROLE_W1, x, &err), SD_EFORMAT);
+    OK(sd_model_set_tensor(n, "h.1.mlp.c_fc.weight", x, &err));
+    OK(sd_model_get(n, 1, SD_ROLE_W1, SD_F32, &t, &err));
+    sd_tensor_free(t);
+    sd_tensor_free(x);
+    sd_model_unref(n);
+    sd_model_unref(m);
+    free_pieces(p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_m01),         cmocka_unit_test(test_m02),
-        cmocka_unit_test(test_m03),         cmocka_unit_test(test_m04),
-        cmocka_unit_test(test_m05),         cmocka_unit_test(test_m08),
-        cmocka_unit_test(test_g10),         cmocka_unit_test(test_g11),
-        cmocka_unit_test(test_llama_kinds), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_m01),
+        cmocka_unit_test(test_m02),
+        cmocka_unit_test(test_m03),
+        cmocka_unit_test(test_m04),
+        cmocka_unit_test(test_m05),
+        cmocka_unit_test(test_m08),
+        cmocka_unit_test(test_g10),
+        cmocka_unit_test(test_g11),
+        cmocka_unit_test(test_llama_kinds),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bert_biases),
+        cmocka_unit_test(test_task_heads),
+        cmocka_unit_test(test_one_transposed),
+        cmocka_unit_test(test_undecoded),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }
