@@ -404,9 +404,9 @@ static sd_status run_job(const sd_host *host, sd_call *c, job *j, const char *tr
         j->o.layers = j->layers;
     }
     if (!j->train)
-        SD_TRY(sd_tokens_open(train_path, &j->train, e));
+        SD_TRY(sd_tokens_open(train_path, host->arg_str(c, "dtype"), &j->train, e));
     if (val_path && val_path[0]) {
-        SD_TRY(sd_tokens_open(val_path, &j->val, e));
+        SD_TRY(sd_tokens_open(val_path, host->arg_str(c, "dtype"), &j->val, e));
         if (sd_tokens_count(j->val) < (uint64_t)j->o.ctx + 1) {
             sd_run_log(&c->s->run, SD_LOG_WARN, "%s: fewer than ctx + 1 tokens; not scored",
                        val_path);
@@ -606,6 +606,10 @@ static const sd_arg_desc train_args[] = {
      .doc = "the model to start from; untouched"},
     {.name = "data", .kind = SD_ARG_PATH, .doc = "token file, made by tokenize"},
     {.name = "val", .kind = SD_ARG_PATH, .doc = "held-out token file"},
+    {.name = "dtype",
+     .kind = SD_ARG_CHOICE,
+     .choices = "uint16|uint32",
+     .doc = "type of the ids in token files that do not say it themselves"},
     {.name = "text", .kind = SD_ARG_TEXT, .doc = "a text to train on instead of a token file"},
     {.name = "dir", .kind = SD_ARG_PATH, .doc = "folder for checkpoint, log, cascade and model"},
     INT_ARG("steps", "1000", 1, BIG, "updates in all"),
@@ -652,6 +656,10 @@ static const sd_arg_desc resume_args[] = {
     {.name = "dir", .kind = SD_ARG_PATH, .flags = SD_ARG_REQUIRED, .doc = "a training folder"},
     {.name = "data", .kind = SD_ARG_PATH, .doc = "token file, if it was moved"},
     {.name = "val", .kind = SD_ARG_PATH, .doc = "held-out token file, if it was moved"},
+    {.name = "dtype",
+     .kind = SD_ARG_CHOICE,
+     .choices = "uint16|uint32",
+     .doc = "type of the ids in token files that do not say it themselves"},
     {.name = "text", .kind = SD_ARG_TEXT, .doc = "the text, for a run that was given one"},
     {.name = "teacher", .kind = SD_ARG_MODEL, .doc = "the teacher, for a run that had one"},
     {.name = "draw",

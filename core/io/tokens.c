@@ -15,7 +15,8 @@ static const char SEPARATOR[] = "<|endoftext|>";
 struct sd_tokens {
     sd_file *file; /* NULL: ids in memory */
     int32_t *ids;
-    int width; /* bytes an id */
+    int width;      /* bytes an id */
+    uint64_t start; /* of the ids in the file */
     uint64_t count, made_with;
     char *path;
 };
@@ -212,31 +213,100 @@ static sd_status read_meta(sd_tokens *t, const json_t *meta, int64_t *tokens, sd
     return SD_OK;
 }
 
-sd_status sd_tokens_open(const char *path, sd_tokens **out, sd_err *err) {
+static uint32_t le32(const unsigned char *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* llm.c: 256 int32 (magic, version, number of tokens, zeros), then the ids. */
+static sd_status read_header(sd_tokens *t, bool *found, int64_t *tokens, sd_err *err) {
+    enum { HEADER = 1024, MAGIC16 = 20240520, MAGIC32 = 20240801 };
+    unsigned char h[12];
+    *found = false;
+    if (sd_file_size(t->file) < sizeof h)
+        return SD_OK;
+    SD_TRY(sd_file_pread(t->file, 0, h, sizeof h, err));
+    uint32_t magic = le32(h);
+    if (magic != MAGIC16 && magic != MAGIC32)
+        return SD_OK;
+    if (sd_file_size(t->file) < HEADER)
+        return sd_fail(err, SD_EFORMAT,
+                       "%s: starts like a token file of llm.c (magic %u), but its header is cut: "
+                       "%" PRIu64 " of %d bytes",
+                       t->path, magic, sd_file_size(t->file), HEADER);
+    *found = true;
+    t->width = magic == MAGIC32 ? 4 : 2;
+    t->start = HEADER;
+    *tokens = le32(h + 8);
+    return SD_OK;
+}
+
+/* Read as uint32, the first ids are all of some vocabulary: high halves below 16. */
+static sd_status looks_wide(sd_tokens *t, bool *yes, sd_err *err) {
+    unsigned char b[4096];
+    uint64_t size = sd_file_size(t->file);
+    size_t n = size < sizeof b ? (size_t)size : sizeof b;
+    *yes = size > 0 && size % 4 == 0;
+    SD_TRY(sd_file_pread(t->file, 0, b, n, err));
+    for (size_t i = 0; *yes && i + 4 <= n; i += 4)
+        *yes = b[i + 2] < 16 && b[i + 3] == 0;
+    return SD_OK;
+}
+
+/* What kind of file it is: width, start, and the number of tokens it announces (-1: none). */
+static sd_status identify(sd_tokens *t, const char *dtype, int64_t *tokens, sd_err *err) {
+    sd_buf meta_path = {0};
+    json_t *meta = NULL;
+    bool known = false;
+    sd_status st;
+    t->width = 2;
+    sd_buf_printf(&meta_path, "%s.json", t->path);
+    SD_GO(st, done, sd_buf_status(&meta_path, err));
+    if (sd_path_exists(meta_path.p)) {
+        known = true;
+        SD_GO(st, done, sd_json_load(meta_path.p, 1 << 20, &meta, err));
+        if ((st = read_meta(t, meta, tokens, err)) != SD_OK) {
+            sd_err_context(err, "%s", meta_path.p);
+            goto done;
+        }
+    } else {
+        SD_GO(st, done, read_header(t, &known, tokens, err));
+    }
+    int asked = !dtype                         ? 0
+                : strcmp(dtype, "uint32") == 0 ? 4
+                : strcmp(dtype, "uint16") == 0 ? 2
+                                               : -1;
+    bool wide = false;
+    if (asked < 0)
+        st = sd_fail(err, SD_EINVAL, "dtype '%s': expected uint16 or uint32", dtype);
+    else if (known && asked && asked != t->width)
+        st = sd_fail(err, SD_EFORMAT, "%s: dtype %s was given, the file says uint%d", t->path,
+                     dtype, 8 * t->width);
+    else if (asked)
+        t->width = asked;
+    else if (!known && (st = looks_wide(t, &wide, err)) == SD_OK && wide)
+        st = sd_fail(err, SD_EFORMAT,
+                     "%s: without %s beside it, its ids may be uint16 or uint32: give dtype=",
+                     t->path, sd_path_base(meta_path.p));
+done:
+    json_decref(meta);
+    sd_buf_free(&meta_path);
+    return st;
+}
+
+sd_status sd_tokens_open(const char *path, const char *dtype, sd_tokens **out, sd_err *err) {
     *out = NULL;
     sd_tokens *t = sd_alloc(1, sizeof *t, err);
     if (!t)
         return SD_ENOMEM;
-    sd_buf meta_path = {0};
-    json_t *meta = NULL;
     sd_status st;
-    t->width = 2;
+    int64_t tokens = -1;
     SD_GO(st, fail, sd_file_open(path, &t->file, err));
     if (!(t->path = sd_strdup(path, err))) {
         st = SD_ENOMEM;
         goto fail;
     }
-    sd_buf_printf(&meta_path, "%s.json", path);
-    SD_GO(st, fail, sd_buf_status(&meta_path, err));
-    int64_t tokens = -1;
-    if (sd_path_exists(meta_path.p)) {
-        SD_GO(st, fail, sd_json_load(meta_path.p, 1 << 20, &meta, err));
-        if ((st = read_meta(t, meta, &tokens, err)) != SD_OK) {
-            sd_err_context(err, "%s", meta_path.p);
-            goto fail;
-        }
-    }
-    uint64_t size = sd_file_size(t->file);
+    SD_GO(st, fail, identify(t, dtype, &tokens, err));
+    uint64_t size = sd_file_size(t->file) - t->start;
     if (size % (uint64_t)t->width != 0) {
         st = sd_fail(err, SD_EFORMAT, "%s: %" PRIu64 " bytes are not a whole number of uint%d ids",
                      path, size, 8 * t->width);
@@ -244,18 +314,28 @@ sd_status sd_tokens_open(const char *path, sd_tokens **out, sd_err *err) {
     }
     t->count = size / (uint64_t)t->width;
     if (tokens >= 0 && (uint64_t)tokens != t->count) {
-        st = sd_fail(err, SD_EFORMAT, "%s: holds %" PRIu64 " tokens, its meta says %" PRId64, path,
-                     t->count, tokens);
+        st = sd_fail(err, SD_EFORMAT, "%s: holds %" PRIu64 " tokens, its %s says %" PRId64, path,
+                     t->count, t->start ? "header" : "meta", tokens);
         goto fail;
     }
-    json_decref(meta);
-    sd_buf_free(&meta_path);
     *out = t;
     return SD_OK;
 fail:
-    json_decref(meta);
-    sd_buf_free(&meta_path);
     sd_tokens_free(t);
+    return st;
+}
+
+sd_status sd_tokens_check(sd_tokens *t, int32_t vocab, sd_err *err) {
+    enum { PIECE = 1 << 16 };
+    int32_t *ids = sd_alloc_raw(PIECE, sizeof *ids, err);
+    sd_status st = ids ? SD_OK : SD_ENOMEM;
+    for (uint64_t at = 0; st == SD_OK && at < t->count; at += PIECE) {
+        size_t n = t->count - at < PIECE ? (size_t)(t->count - at) : PIECE;
+        st = sd_check_cancel(err);
+        if (st == SD_OK)
+            st = sd_tokens_read(t, at, n, vocab, ids, err);
+    }
+    sd_free(ids);
     return st;
 }
 
@@ -310,7 +390,7 @@ sd_status sd_tokens_read(sd_tokens *t, uint64_t offset, size_t n, int32_t vocab,
         if (t->ids)
             memcpy(dst + i, t->ids + offset + i, k * sizeof *dst);
         else
-            SD_TRY(sd_file_pread(t->file, (offset + i) * (uint64_t)t->width, buf,
+            SD_TRY(sd_file_pread(t->file, t->start + (offset + i) * (uint64_t)t->width, buf,
                                  k * (size_t)t->width, err));
         for (size_t j = 0; j < k; j++) {
             int64_t id;

@@ -2,7 +2,9 @@
  *
  * NAME.bin holds little-endian uint16 ids (uint32 when the vocabulary needs it) and nothing else,
  * as other trainers write them; NAME.bin.json beside it says format, dtype, tokens, documents,
- * vocabulary, tokenizer hash. A .bin without meta is read as uint16. */
+ * vocabulary, tokenizer hash. Without meta, the two formats of llm.c are known by their header
+ * (magic 20240520: uint16, 20240801: uint32); any other file is uint16, unless it reads as well as
+ * uint32: then its type must be said. */
 #ifndef SD_IO_TOKENS_H
 #define SD_IO_TOKENS_H
 
@@ -26,7 +28,13 @@ sd_status sd_tokens_build(const char *const *paths, size_t n_paths, const sd_tok
                           const char *out, double holdout, uint64_t seed,
                           const sd_run *SD_NULLABLE run, sd_tokens_stats *stats, sd_err *err);
 
-sd_status sd_tokens_open(const char *path, SD_OWN sd_tokens **out, sd_err *err);
+/* dtype: "uint16", "uint32", or NULL: as the file says. One that contradicts the file's meta or
+ * header, and a missing one of an ambiguous file, is SD_EFORMAT. */
+sd_status sd_tokens_open(const char *path, const char *SD_NULLABLE dtype, SD_OWN sd_tokens **out,
+                         sd_err *err);
+/* Every id of the file is in [0, vocab), else SD_EFORMAT with the first that is not and its
+ * position. Cancellable. */
+sd_status sd_tokens_check(sd_tokens *t, int32_t vocab, sd_err *err);
 /* The same over ids in memory (copied). */
 sd_status sd_tokens_from_ids(const int32_t *ids, size_t n, SD_OWN sd_tokens **out, sd_err *err);
 void sd_tokens_free(sd_tokens *SD_NULLABLE t);

@@ -538,6 +538,9 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
     if (cascade)
         *cascade = NULL;
     SD_TRY(check(o, sd_model_config(m), err));
+    SD_TRY(sd_tokens_check(train, sd_model_config(m)->vocab, err));
+    if (val)
+        SD_TRY(sd_tokens_check(val, sd_model_config(m)->vocab, err));
     if (o->dir && !o->resume)
         SD_TRY(sd_dir_begin(o->dir, o->overwrite, err));
     state s = {.m = m, .o = o, .run = run, .has_val = val != NULL, .flushed = sd_now()};

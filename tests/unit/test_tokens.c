@@ -39,7 +39,7 @@ static sd_status build(const char *text, const char *out, double holdout, uint64
 /* The whole of a token file as text. */
 static void text_of(const char *name, sd_buf *out) {
     sd_tokens *t = NULL;
-    OK(sd_tokens_open(at(name), &t, &err));
+    OK(sd_tokens_open(at(name), NULL, &t, &err));
     size_t n = (size_t)sd_tokens_count(t);
     int32_t *ids = malloc((n + 1) * sizeof *ids);
     OK(sd_tokens_read(t, 0, n, sd_tokenizer_vocab_size(tok), ids, &err));
@@ -66,7 +66,7 @@ static void documents(void **state) {
     assert_string_equal(text.p, "one\nline<|endoftext|>two<|endoftext|>three <|endoftext|> inside"
                                 "<|endoftext|>");
     sd_tokens *t = NULL;
-    OK(sd_tokens_open(at("d.train.bin"), &t, &err));
+    OK(sd_tokens_open(at("d.train.bin"), NULL, &t, &err));
     assert_int_equal(sd_tokens_count(t), s.train_tokens);
     assert_true(sd_tokens_made_with(t) == sd_tokens_hash_of(tok));
     int32_t ids[64];
@@ -191,12 +191,12 @@ static sd_status open_with(const void *p, size_t n, const char *meta, sd_tokens 
     else
         remove(at("x.bin.json"));
     sd_err_clear(&err);
-    return sd_tokens_open(at("x.bin"), t, &err);
+    return sd_tokens_open(at("x.bin"), NULL, t, &err);
 }
 
 static void damaged(void **state) {
     (void)state;
-    static const unsigned char four[] = {1, 0, 2, 0, 255, 255, 3, 0};
+    static const unsigned char four[] = {1, 0, 2, 1, 255, 255, 3, 0};
     sd_tokens *t = NULL;
     int32_t ids[4];
     /* Without meta: uint16. */
@@ -207,10 +207,13 @@ static void damaged(void **state) {
     assert_int_equal(ids[2], 65535);
     assert_int_equal(sd_tokens_read(t, 0, 4, 270, ids, &err), SD_EFORMAT);
     HAS("token 65535 at 2: the model knows 0..269");
+    assert_int_equal(sd_tokens_check(t, 270, &err), SD_EFORMAT);
+    HAS("token 65535 at 2: the model knows 0..269");
+    OK(sd_tokens_check(t, 65536, &err));
     sd_tokens_free(t);
     OK(open_with(four, 8, "{\"dtype\": \"uint32\", \"tokens\": 2}", &t));
-    OK(sd_tokens_read(t, 0, 1, 1 << 20, ids, &err));
-    assert_int_equal(ids[0], 1 | 2 << 16);
+    OK(sd_tokens_read(t, 0, 1, 1 << 28, ids, &err));
+    assert_int_equal(ids[0], 1 | 258 << 16);
     assert_int_equal(sd_tokens_read(t, 1, 1, INT32_MAX, ids, &err), SD_OK);
     sd_tokens_free(t);
     static const unsigned char negative[] = {255, 255, 255, 255};
@@ -246,8 +249,8 @@ static void damaged(void **state) {
     OK(open_with("", 0, NULL, &t)); /* an empty file is no tokens */
     assert_int_equal(sd_tokens_count(t), 0);
     sd_tokens_free(t);
-    assert_int_equal(sd_tokens_open(scratch, &t, &err), SD_EFILE);
-    assert_int_equal(sd_tokens_open(at("nowhere.bin"), &t, &err), SD_EFILE);
+    assert_int_equal(sd_tokens_open(scratch, NULL, &t, &err), SD_EFILE);
+    assert_int_equal(sd_tokens_open(at("nowhere.bin"), NULL, &t, &err), SD_EFILE);
     static const int32_t some[] = {5, -1, 7};
     OK(sd_tokens_from_ids(some, 3, &t, &err));
     assert_int_equal(sd_tokens_read(t, 0, 3, 10, ids, &err), SD_EFORMAT);
@@ -255,11 +258,60 @@ static void damaged(void **state) {
     sd_tokens_free(t);
 }
 
+/* Files of other trainers: known, or asked about; never read as what they are not. */
+static void foreign(void **state) {
+    (void)state;
+    enum { N = 200000 };
+    static unsigned char f[1024 + 4 * N];
+    sd_tokens *t = NULL;
+    int32_t ids[4];
+    for (int wide = 0; wide < 2; wide++) {
+        const int32_t head[3] = {wide ? 20240801 : 20240520, wide ? 7 : 1, N};
+        size_t w = wide ? 4 : 2, size = 1024 + w * N;
+        memset(f, 0, sizeof f);
+        memcpy(f, head, sizeof head);
+        for (size_t i = 0; i < N; i++)
+            f[1024 + w * i] = (unsigned char)(i % 7);
+        OK(open_with(f, size, NULL, &t));
+        assert_int_equal(sd_tokens_count(t), N);
+        OK(sd_tokens_read(t, 9, 4, 7, ids, &err));
+        assert_true(ids[0] == 2 && ids[3] == 5);
+        OK(sd_tokens_check(t, 7, &err));
+        sd_tokens_free(t);
+        /* An id of V deep in the file. */
+        f[1024 + w * 150001] = 7;
+        OK(open_with(f, size, NULL, &t));
+        assert_int_equal(sd_tokens_check(t, 7, &err), SD_EFORMAT);
+        HAS("token 7 at 150001: the model knows 0..6");
+        sd_tokens_free(t);
+        assert_int_equal(open_with(f, size - w, NULL, &t), SD_EFORMAT);
+        HAS("its header says 200000");
+        assert_int_equal(open_with(f, 100, NULL, &t), SD_EFORMAT);
+        HAS("llm.c");
+        OK(sd_write_file(at("x.bin"), f, size, &err));
+        assert_int_equal(sd_tokens_open(at("x.bin"), wide ? "uint16" : "uint32", &t, &err),
+                         SD_EFORMAT);
+        HAS("the file says uint");
+    }
+    /* uint32 without its meta. */
+    static const unsigned char bare[16] = {1, 0, 0, 0, 44, 1, 0, 0, 7, 0, 0, 0, 2, 2, 0, 0};
+    assert_int_equal(open_with(bare, 16, NULL, &t), SD_EFORMAT);
+    HAS("give dtype=");
+    HAS("x.bin.json");
+    OK(sd_tokens_open(at("x.bin"), "uint32", &t, &err));
+    assert_int_equal(sd_tokens_count(t), 4);
+    sd_tokens_free(t);
+    OK(sd_tokens_open(at("x.bin"), "uint16", &t, &err));
+    assert_int_equal(sd_tokens_count(t), 8);
+    sd_tokens_free(t);
+    assert_int_equal(sd_tokens_open(at("x.bin"), "int7", &t, &err), SD_EINVAL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents), cmocka_unit_test(long_text),
         cmocka_unit_test(held_out),  cmocka_unit_test(nothing_to_train_on),
-        cmocka_unit_test(damaged),
+        cmocka_unit_test(damaged),   cmocka_unit_test(foreign),
     };
     return cmocka_run_group_tests(tests, make_tokenizer, drop_tokenizer);
 }
