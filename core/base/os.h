@@ -36,6 +36,14 @@ sd_status sd_writer_commit(SD_OWN sd_writer *w, sd_err *err); /* frees w, also o
 void sd_writer_abort(SD_OWN sd_writer *SD_NULLABLE w);
 sd_status sd_write_file(const char *path, const void *p, size_t n, sd_err *err);
 
+/* One owner at a time, over processes and within one: an advisory lock on the file `path`, made if
+ * it is not there and left, empty, on release. The kernel drops it when the owner ends in whatever
+ * way, so that it cannot be stale. `what` names the thing in the refusal (SD_EINVAL), with the
+ * owner's process and host: "runs/a is in use by process 12 on host b". */
+typedef struct sd_lock sd_lock;
+sd_status sd_lock_take(const char *path, const char *what, SD_OWN sd_lock **out, sd_err *err);
+void sd_lock_release(SD_OWN sd_lock *SD_NULLABLE l);
+
 bool sd_path_exists(const char *path);
 bool sd_path_is_dir(const char *path);
 sd_status sd_mkdirs(const char *path, sd_err *err);

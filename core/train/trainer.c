@@ -104,6 +104,7 @@ typedef struct state {
     sd_model *m;
     const sd_train_opts *o;
     const sd_run *run;
+    sd_lock *lock; /* of the folder; NULL without one */
     sd_learner *l;
     sd_net *net;   /* l's */
     sd_net_ws *ws; /* l's */
@@ -520,6 +521,19 @@ static sd_status finished(state *s, sd_err *err) {
     return save_model(s, "model", err);
 }
 
+/* The folder is ours until the run ends, and ready for it; only then is anything of it removed. */
+static sd_status own_folder(const sd_train_opts *o, sd_lock **lock, sd_err *err) {
+    if (!o->dir || (o->resume && !sd_path_is_dir(o->dir)))
+        return SD_OK; /* nothing to own; resuming says so */
+    SD_TRY(sd_mkdirs(o->dir, err));
+    char *path = sd_path_join(o->dir, "lock", err);
+    sd_status st = path ? sd_lock_take(path, o->dir, lock, err) : SD_ENOMEM;
+    sd_free(path);
+    if (st == SD_OK && !o->resume)
+        st = sd_dir_begin(o->dir, o->overwrite, err);
+    return st;
+}
+
 static void state_free(state *s) {
     sd_table_unref(s->log);
     sd_table_unref(s->cascade);
@@ -529,6 +543,7 @@ static void state_free(state *s) {
     sd_free(s->ids);
     sd_free(s->targets);
     sd_learner_free(s->l);
+    sd_lock_release(s->lock);
 }
 
 sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train_opts *o,
@@ -541,14 +556,13 @@ sd_status sd_train(sd_model *m, sd_tokens *train, sd_tokens *val, const sd_train
     SD_TRY(sd_tokens_check(train, sd_model_config(m)->vocab, err));
     if (val)
         SD_TRY(sd_tokens_check(val, sd_model_config(m)->vocab, err));
-    if (o->dir && !o->resume)
-        SD_TRY(sd_dir_begin(o->dir, o->overwrite, err));
     state s = {.m = m, .o = o, .run = run, .has_val = val != NULL, .flushed = sd_now()};
     if (run)
         s.quiet = *run;
     s.quiet.progress = NULL;
     int threads = sd_run_threads(run);
     sd_status st;
+    SD_GO(st, done, own_folder(o, &s.lock, err));
     SD_GO(st, done, prepare(&s, train, val, threads, err));
     if (o->resume) {
         SD_GO(st, done, go_on(&s, err));

@@ -34,9 +34,9 @@ typedef struct sd_train_opts {
     /* nullable: nothing is written. Else DIR/checkpoint.safetensors, log.csv, log.jsonl,
      * cascade.csv, cascade.jsonl (also while it runs), start/ (the model as it was given) and, at
      * the end, model/. */
-    const char *dir;
-    bool resume;    /* go on from DIR/checkpoint.safetensors to the original `steps` */
-    bool overwrite; /* a run that DIR already holds is removed; else it is refused */
+    const char *dir; /* owned by one run at a time: DIR/lock */
+    bool resume;     /* go on from DIR/checkpoint.safetensors to the original `steps` */
+    bool overwrite;  /* a run that DIR already holds is removed; else it is refused */
     /* Kept in the checkpoint and given back by sd_train_peek: what the caller wants to remember of
      * the run. nullable. */
     const char *note;

@@ -726,6 +726,58 @@ static void resumed_options(void **state) {
     sd_model_unref(m);
 }
 
+/* A folder has one owner: another run, resumption or overwriting is refused with who it is. A dead
+ * owner holds nothing. */
+static void one_owner(void **state) {
+    (void)state;
+    sd_model *m = tiny("sd", SD_NORM_NONE, 1);
+    sd_tokens *t = corpus(500, 1);
+    sd_train_opts o = options(3);
+    o.dir = at("owned");
+    sd_table_unref(run(m, &o, &one));
+    sd_buf was = {0};
+    OK(sd_read_file(at("owned/checkpoint.safetensors"), 0, &was, &err));
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        sd_lock *l = NULL;
+        char ok = sd_lock_take(at("owned/lock"), "x", &l, NULL) == SD_OK;
+        if (write(ready[1], &ok, 1) == 1)
+            pause();
+        _exit(1);
+    }
+    char ok = 0, owner[40];
+    assert_true(read(ready[0], &ok, 1) == 1 && ok);
+    snprintf(owner, sizeof owner, "in use by process %ld on ", (long)pid);
+    for (int i = 0; i < 3; i++) {
+        o.resume = i == 1;
+        o.overwrite = i == 2;
+        assert_int_equal(sd_train(m, t, NULL, &o, &one, NULL, NULL, &err), SD_EINVAL);
+        HAS("/owned is ");
+        HAS(owner);
+        same_file(&was, at("owned/checkpoint.safetensors"));
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    o.resume = false;
+    o.overwrite = true;
+    o.lr = 1e-3;
+    for (int i = 0; i < 2; i++) /* and a run that ended has let go */
+        OK(sd_train(m, t, NULL, &o, &one, NULL, NULL, &err));
+    sd_lock *l = NULL, *second = NULL;
+    OK(sd_lock_take(at("owned/lock"), "x", &l, &err));
+    assert_int_equal(sd_lock_take(at("owned/lock"), "the folder", &second, &err), SD_EINVAL);
+    HAS("the folder is in use by process ");
+    sd_lock_release(l);
+    close(ready[0]);
+    close(ready[1]);
+    sd_buf_free(&was);
+    sd_tokens_free(t);
+    sd_model_unref(m);
+}
+
 static void refusals(void **state) {
     (void)state;
     sd_model *m = tiny("sd", SD_NORM_NONE, 1), *other = tiny("softmax", SD_NORM_LAYER, 1);
@@ -1235,6 +1287,7 @@ int main(void) {
         cmocka_unit_test(resume_bit_for_bit),
         cmocka_unit_test(a_folder_is_not_overwritten),
         cmocka_unit_test(resumed_options),
+        cmocka_unit_test(one_owner),
         cmocka_unit_test(by_hand),
         cmocka_unit_test(distillation_gradient),
         cmocka_unit_test(choice),
