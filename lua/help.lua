@@ -136,8 +136,6 @@ local function by_name(q)
         return classes[q] and page(q) .. "\n\n" .. class_page(q) or page(q)
     end
     if classes[q] then return class_page(q) end
-    local as_plot = q:match "^plot%.(.+)$"
-    if as_plot and docs["plot_" .. as_plot] then return page("plot_" .. as_plot) end
     local c = column(q)
     if c then return c end
     local methods = names(function(n) return n:match ":(.+)$" == q end)

@@ -49,6 +49,11 @@ static bool name_ok(const char *s) {
     return true;
 }
 
+/* An op's name, or "plot.NAME": a figure, a field of the table `plot`. */
+static bool op_name_ok(const char *s) {
+    return name_ok(s && strncmp(s, "plot.", 5) == 0 ? s + 5 : s);
+}
+
 /* Reserved in Lua: an op of such a name could not be called. */
 static bool lua_keyword(const char *s) {
     static const char *const kw[] = {"and",   "break", "do",       "else", "elseif", "end",
@@ -191,7 +196,8 @@ static sd_status check_desc(const sd_op_desc *d, sd_err *err) {
                        "the descriptor of an op is %u bytes, this program's is %zu: rebuild the "
                        "plugin with this program's sd_plugin.h",
                        d->struct_size, sizeof *d);
-    if (!name_ok(d->name) || lua_keyword(d->name))
+    const char *dot = op_name_ok(d->name) ? strchr(d->name, '.') : NULL;
+    if (!op_name_ok(d->name) || lua_keyword(dot ? dot + 1 : d->name))
         return sd_fail(
             err, SD_EPLUGIN,
             "an op's name is missing, not of the form [a-z][a-z0-9_]*, or a word of Lua");
@@ -551,6 +557,100 @@ static void json_sha(sd_buf *b, const void *p, size_t n) {
     sd_buf_printf(b, ",\"sha256\":\"%s\"}", hex);
 }
 
+static bool is_utf8(const char *p, size_t n) {
+    for (size_t k = 0; k < n;) {
+        size_t w = sd_utf8_next(p + k, n - k, NULL);
+        if (w == 0)
+            return false;
+        k += w;
+    }
+    return true;
+}
+
+/* A text as what it was given by, and its hash; a long one by the hash alone. */
+static void text_json(sd_buf *b, sd_text *t) {
+    enum { WHOLE = 4096 };
+    size_t n;
+    const char *p = sd_text_bytes(t, &n);
+    if (p && strcmp(sd_text_name(t), "text") == 0) {
+        sd_buf_puts(b, "{\"text\":");
+        if (n <= WHOLE && is_utf8(p, n))
+            sd_buf_json_string(b, p, n);
+        else
+            sd_buf_puts(b, "null");
+        json_sha(b, p, n);
+    } else if (p) {
+        sd_buf_puts(b, "{\"file\":");
+        sd_buf_json_string(b, sd_text_name(t), strlen(sd_text_name(t)));
+        json_sha(b, p, n);
+    } else {
+        const int32_t *ids = NULL;
+        sd_text_raw_ids(t, &ids, &n);
+        sd_buf_puts(b, "{\"ids\":");
+        for (size_t k = 0; k < n && n <= WHOLE; k++)
+            sd_buf_printf(b, "%c%d", k ? ',' : '[', (int)ids[k]);
+        sd_buf_puts(b, n > WHOLE ? "null" : n ? "]" : "[]");
+        json_sha(b, ids, n * sizeof *ids);
+    }
+}
+
+static sd_status table_json(sd_buf *b, const sd_table *table, sd_err *err) {
+    sd_buf t = {0};
+    sd_status st = sd_table_json(table, true, &t, err);
+    sd_buf_puts(b, "{\"table\":");
+    sd_buf_json_string(b, sd_table_kind(table), strlen(sd_table_kind(table)));
+    json_sha(b, t.p ? t.p : "", t.n);
+    sd_buf_free(&t);
+    return st;
+}
+
+static sd_status tensor_json(sd_buf *b, const sd_tensor *tensor, sd_err *err) {
+    sd_tensor *t = NULL;
+    SD_TRY(sd_tensor_cast(tensor, tensor->dtype, &t, err));
+    sd_buf_puts(b, "{\"tensor\":[");
+    for (int k = 0; k < t->ndim; k++)
+        sd_buf_printf(b, "%s%lld", k ? "," : "", (long long)t->shape[k]);
+    sd_buf_printf(b, "],\"dtype\":\"%s\"", sd_dtype_get(t->dtype)->name);
+    json_sha(b, t->data, sd_tensor_nbytes(t));
+    sd_tensor_free(t);
+    return SD_OK;
+}
+
+static sd_status value_json(sd_buf *b, const sd_value *v, sd_err *err) {
+    switch (v->kind) {
+    case SD_ARG_BOOL:
+        sd_buf_puts(b, v->b ? "true" : "false");
+        return SD_OK;
+    case SD_ARG_INT:
+        sd_buf_printf(b, "%lld", (long long)v->i);
+        return SD_OK;
+    case SD_ARG_NUM:
+        if (isinf(v->f)) /* JSON has none */
+            sd_buf_puts(b, v->f > 0 ? "1e999" : "-1e999");
+        else
+            sd_buf_json_double(b, v->f);
+        return SD_OK;
+    case SD_ARG_MODEL: {
+        const char *path = sd_model_path(v->model);
+        const char *name = path && path[0] ? path : sd_model_name(v->model);
+        sd_buf_puts(b, "{\"model\":");
+        sd_buf_json_string(b, name, strlen(name));
+        sd_buf_printf(b, ",\"steps\":%zu}", sd_model_n_steps(v->model));
+        return SD_OK;
+    }
+    case SD_ARG_TEXT:
+        text_json(b, v->text);
+        return SD_OK;
+    case SD_ARG_TABLE:
+        return table_json(b, v->table, err);
+    case SD_ARG_TENSOR:
+        return tensor_json(b, v->tensor, err);
+    default:
+        sd_buf_json_string(b, v->s, v->s_len);
+        return SD_OK;
+    }
+}
+
 /* Arguments as a JSON object, complete enough to replay: the model worked on is left out (it is the
  * step's input); long literal texts and tensors are named by their hash. */
 static sd_status args_json(const sd_op_desc *d, const sd_value *args, sd_buf *b, sd_err *err) {
@@ -566,86 +666,7 @@ static sd_status args_json(const sd_op_desc *d, const sd_value *args, sd_buf *b,
         }
         sd_buf_printf(b, "%s\"%s\":", comma ? "," : "", d->args[i].name);
         comma = true;
-        switch (v->kind) {
-        case SD_ARG_BOOL:
-            sd_buf_puts(b, v->b ? "true" : "false");
-            break;
-        case SD_ARG_INT:
-            sd_buf_printf(b, "%lld", (long long)v->i);
-            break;
-        case SD_ARG_NUM:
-            if (isinf(v->f)) /* JSON has none */
-                sd_buf_puts(b, v->f > 0 ? "1e999" : "-1e999");
-            else
-                sd_buf_json_double(b, v->f);
-            break;
-        case SD_ARG_MODEL: {
-            sd_buf_puts(b, "{\"model\":");
-            const char *path = sd_model_path(v->model);
-            const char *name = path && path[0] ? path : sd_model_name(v->model);
-            sd_buf_json_string(b, name, strlen(name));
-            sd_buf_printf(b, ",\"steps\":%zu}", sd_model_n_steps(v->model));
-            break;
-        }
-        case SD_ARG_TEXT: {
-            size_t n;
-            const char *p = sd_text_bytes(v->text, &n);
-            if (p && strcmp(sd_text_name(v->text), "text") == 0) {
-                sd_buf_puts(b, "{\"text\":");
-                bool utf8 = n <= 4096;
-                for (size_t k = 0; utf8 && k < n;) {
-                    size_t w = sd_utf8_next(p + k, n - k, NULL);
-                    utf8 = w > 0;
-                    k += w;
-                }
-                if (utf8)
-                    sd_buf_json_string(b, p, n);
-                else
-                    sd_buf_puts(b, "null");
-                json_sha(b, p, n);
-            } else if (p) {
-                sd_buf_puts(b, "{\"file\":");
-                sd_buf_json_string(b, sd_text_name(v->text), strlen(sd_text_name(v->text)));
-                json_sha(b, p, n);
-            } else {
-                const int32_t *ids = NULL;
-                sd_text_raw_ids(v->text, &ids, &n);
-                sd_buf_puts(b, "{\"ids\":");
-                if (n <= 4096) {
-                    for (size_t k = 0; k < n; k++)
-                        sd_buf_printf(b, "%c%d", k ? ',' : '[', (int)ids[k]);
-                    sd_buf_puts(b, n ? "]" : "[]");
-                } else {
-                    sd_buf_puts(b, "null");
-                }
-                json_sha(b, ids, n * sizeof *ids);
-            }
-            break;
-        }
-        case SD_ARG_TABLE: {
-            sd_buf t = {0};
-            sd_status st = sd_table_json(v->table, true, &t, err);
-            sd_buf_puts(b, "{\"table\":");
-            sd_buf_json_string(b, sd_table_kind(v->table), strlen(sd_table_kind(v->table)));
-            json_sha(b, t.p ? t.p : "", t.n);
-            sd_buf_free(&t);
-            SD_TRY(st);
-            break;
-        }
-        case SD_ARG_TENSOR: {
-            sd_tensor *t = NULL;
-            SD_TRY(sd_tensor_cast(v->tensor, v->tensor->dtype, &t, err));
-            sd_buf_puts(b, "{\"tensor\":[");
-            for (int k = 0; k < t->ndim; k++)
-                sd_buf_printf(b, "%s%lld", k ? "," : "", (long long)t->shape[k]);
-            sd_buf_printf(b, "],\"dtype\":\"%s\"", sd_dtype_get(t->dtype)->name);
-            json_sha(b, t->data, sd_tensor_nbytes(t));
-            sd_tensor_free(t);
-            break;
-        }
-        default:
-            sd_buf_json_string(b, v->s, v->s_len);
-        }
+        SD_TRY(value_json(b, v, err));
     }
     sd_buf_putc(b, '}');
     return sd_buf_status(b, err);

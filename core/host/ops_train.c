@@ -304,7 +304,8 @@ static void draw_live(void *ctx, const sd_table *cascade) {
     int rows = sd_table_rows(cascade), c = sd_table_find_col(cascade, "step");
     if (rows == 0 || sd_table_int(cascade, 0, c) == sd_table_int(cascade, rows - 1, c))
         return;
-    if (sd_figure_cascade(cascade, l->column, NULL, &p, &e) == SD_OK &&
+    const sd_figure_args a = {.table = cascade, .column = l->column};
+    if (sd_figure_plot(sd_figure_cascade, &a, &p, &e) == SD_OK &&
         sd_plot_text(p, 78, 22, &l->c->s->run, &out, &e) == SD_OK && out.p)
         sd_run_log(&l->c->s->run, SD_LOG_INFO, "\n%s", out.p);
     sd_plot_free(p);
@@ -429,7 +430,8 @@ static sd_status run_job(const sd_host *host, sd_call *c, job *j, const char *tr
         sd_plot *p = NULL;
         sd_err pe = {SD_OK, ""};
         char *file = sd_path_join(j->o.dir, "cascade.png", NULL);
-        if (file && (sd_figure_cascade(cascade, l.column, NULL, &p, &pe) != SD_OK ||
+        const sd_figure_args a = {.table = cascade, .column = l.column};
+        if (file && (sd_figure_plot(sd_figure_cascade, &a, &p, &pe) != SD_OK ||
                      sd_plot_file(p, file, &c->s->run, &pe) != SD_OK))
             sd_run_log(&c->s->run, SD_LOG_WARN, "%s", pe.text);
         sd_plot_free(p);

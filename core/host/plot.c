@@ -17,7 +17,7 @@
 #include "base/os.h"
 #include "num/dtype.h"
 
-enum { MAX_DATA = 64 };
+enum { MAX_DATA = 256, MAX_NOTES = 32, TEXT_NOTES = 3 };
 static const double deadline = 180;
 
 typedef struct data_file {
@@ -31,6 +31,9 @@ struct sd_plot {
     sd_buf script;
     data_file data[MAX_DATA];
     size_t n_data, nonfinite;
+    char *notes[MAX_NOTES];
+    bool warns[MAX_NOTES];
+    size_t n_notes;
     int width, height;
 };
 
@@ -55,6 +58,8 @@ void sd_plot_free(sd_plot *p) {
         return;
     for (size_t i = 0; i < p->n_data; i++)
         sd_buf_free(&p->data[i].bytes);
+    for (size_t i = 0; i < p->n_notes; i++)
+        sd_free(p->notes[i]);
     sd_buf_free(&p->script);
     sd_free(p->title);
     sd_free(p);
@@ -75,16 +80,30 @@ sd_status sd_plot_cmd(sd_plot *p, sd_err *err, const char *fmt, ...) {
 }
 
 /* In single quotes gnuplot knows one escape, '' for a quote: back-quotes, backslashes and $ are
- * plain. Control bytes (a newline would end the command) become spaces. */
+ * plain. Control bytes (a newline would end the command) become spaces. Its scanner loses count of
+ * '' at the very start and of two quotes in a row ('a''''b' ends after a'): those runs are pieces
+ * of their own, in double quotes, where a single quote is plain. */
 void sd_plot_quote(sd_buf *out, const char *s) {
-    size_t n = strlen(s), lead = strspn(s, "'");
-    /* Its scanner takes '' at the very start for the empty string: leading quotes go apart. */
-    if (lead)
-        sd_buf_printf(out, "(\"%.*s\" . ", (int)lead, s);
-    sd_buf_putc(out, '\'');
-    for (size_t i = lead; i < n;) {
+    size_t n = strlen(s), pieces = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t run = strspn(s + i, "'");
+        pieces += run > 1 || (run == 1 && i == 0);
+        i += run ? run - 1 : 0;
+    }
+    sd_buf_puts(out, pieces ? "(" : "");
+    bool open = false;
+    for (size_t i = 0; i < n;) {
         uint32_t cp;
-        size_t k = sd_utf8_next(s + i, n - i, &cp);
+        size_t run = strspn(s + i, "'"), k = sd_utf8_next(s + i, n - i, &cp);
+        if (run > 1 || (run == 1 && i == 0)) {
+            sd_buf_printf(out, "%s\"%.*s\" . ", open ? "' . " : "", (int)run, s + i);
+            open = false;
+            i += run;
+            continue;
+        }
+        if (!open)
+            sd_buf_putc(out, '\'');
+        open = true;
         if (k == 0) {
             sd_buf_puts(out, "\xEF\xBF\xBD");
             k = 1;
@@ -97,7 +116,8 @@ void sd_plot_quote(sd_buf *out, const char *s) {
         }
         i += k;
     }
-    sd_buf_puts(out, lead ? "')" : "'");
+    sd_buf_puts(out, open ? "'" : "''");
+    sd_buf_puts(out, pieces ? ")" : "");
 }
 
 static data_file *new_data(sd_plot *p, const char *ext, size_t rows, size_t cols, char name[64],
@@ -121,7 +141,14 @@ sd_status sd_plot_data(sd_plot *p, const double *v, size_t rows, size_t cols, ch
     data_file *d = new_data(p, "txt", rows, cols, name, err);
     if (!d)
         return err ? err->code : SD_EINVAL;
-    for (size_t i = 0; i < rows; i++)
+    for (size_t i = 0; i < rows; i++) {
+        bool gap = true;
+        for (size_t j = 0; j < cols; j++)
+            gap = gap && isnan(v[i * cols + j]);
+        if (gap) {
+            sd_buf_putc(&d->bytes, '\n');
+            continue;
+        }
         for (size_t j = 0; j < cols; j++) {
             double x = v[i * cols + j];
             if (isfinite(x)) {
@@ -132,6 +159,7 @@ sd_status sd_plot_data(sd_plot *p, const double *v, size_t rows, size_t cols, ch
             }
             sd_buf_putc(&d->bytes, j + 1 < cols ? ' ' : '\n');
         }
+    }
     return sd_buf_status(&d->bytes, err);
 }
 
@@ -153,6 +181,49 @@ sd_status sd_plot_matrix(sd_plot *p, const double *v, size_t rows, size_t cols, 
 
 size_t sd_plot_nonfinite(const sd_plot *p) {
     return p->nonfinite;
+}
+
+sd_status sd_plot_note(sd_plot *p, bool warn, const char *text, sd_err *err) {
+    if (p->n_notes == MAX_NOTES)
+        return SD_OK; /* enough is said */
+    sd_buf b = {0};
+    sd_buf_visible(&b, text, strlen(text), false);
+    SD_TRY(sd_buf_status(&b, err));
+    p->notes[p->n_notes] = b.p;
+    p->warns[p->n_notes] = warn;
+    p->n_notes += b.p != NULL;
+    return SD_OK;
+}
+
+/* Words to lines of at most cols characters, the later ones indented. */
+static void wrap(sd_buf *out, const char *s, size_t cols) {
+    size_t at = 0;
+    while (*s) {
+        size_t n = strcspn(s, " "), chars = 0;
+        for (size_t i = 0; i < n; i++)
+            chars += ((unsigned char)s[i] & 0xC0) != 0x80;
+        if (at && at + 1 + chars > cols) {
+            sd_buf_puts(out, "\n ");
+            at = 1;
+        }
+        if (at)
+            sd_buf_putc(out, ' ');
+        sd_buf_put(out, s, n);
+        at += chars + (at > 0);
+        s += n + (s[n] == ' ');
+    }
+    sd_buf_putc(out, '\n');
+}
+
+/* Warnings go to the log; the drawing as text has the first notes below it. */
+static void say_notes(const sd_plot *p, const char *path, int cols, const sd_run *run,
+                      sd_buf *text) {
+    for (size_t i = 0; i < p->n_notes; i++) {
+        if (p->warns[i])
+            sd_run_log(run, SD_LOG_WARN, "%s%s%s", path, path[0] ? ": " : "", p->notes[i]);
+        if (text && i < TEXT_NOTES)
+            wrap(text, p->notes[i], (size_t)cols);
+    }
 }
 
 size_t sd_plot_decimate(const double *xy, size_t n, size_t buckets, double *out) {
@@ -196,11 +267,14 @@ static void header(const sd_plot *p, const target *t, sd_buf *b) {
                   "# A figure of sd %s. Redraw it in this folder with: gnuplot -d fig.gp\n"
                   "set encoding utf8\n",
                   SD_VERSION);
+    /* Without cairo a plainer terminal is tried; where that is missing too gnuplot says so. */
     if (strcmp(t->kind, "png") == 0)
         sd_buf_printf(b,
+                      "if (strstrt(GPVAL_TERMINALS, 'pngcairo') == 0) { set terminal png "
+                      "noenhanced truecolor size %d,%d font 'DejaVu Sans,20' linewidth 2 } else { "
                       "set terminal pngcairo noenhanced size %d,%d font 'DejaVu Sans,11' "
-                      "fontscale 2 linewidth 2 pointscale 2 background '#ffffff'\n",
-                      2 * w, 2 * h);
+                      "fontscale 2 linewidth 2 pointscale 2 background '#ffffff' }\n",
+                      2 * w, 2 * h, 2 * w, 2 * h);
     else if (strcmp(t->kind, "svg") == 0)
         sd_buf_printf(b,
                       "set terminal svg noenhanced size %d,%d dynamic font 'DejaVu Sans,13' "
@@ -208,9 +282,11 @@ static void header(const sd_plot *p, const target *t, sd_buf *b) {
                       w, h);
     else if (strcmp(t->kind, "pdf") == 0)
         sd_buf_printf(b,
-                      "set terminal pdfcairo noenhanced size %.2fin,%.2fin font 'DejaVu Sans,9' "
-                      "linewidth 1.2 pointscale 0.8 background '#ffffff'\n",
-                      w / 100.0, h / 100.0);
+                      "if (strstrt(GPVAL_TERMINALS, 'pdfcairo') == 0) { set terminal pdf "
+                      "noenhanced size %.2fin,%.2fin } else { set terminal pdfcairo noenhanced "
+                      "size %.2fin,%.2fin font 'DejaVu Sans,9' "
+                      "linewidth 1.2 pointscale 0.8 background '#ffffff' }\n",
+                      w / 100.0, h / 100.0, w / 100.0, h / 100.0);
     else
         sd_buf_printf(b, "set terminal dumb noenhanced size %d,%d %s\n", t->cols, t->rows,
                       t->colour ? "ansi256" : "mono");
@@ -229,7 +305,12 @@ static void manifest(const sd_plot *p, const target *t, const char *path, sd_buf
     for (size_t i = 0; i < p->n_data; i++)
         sd_buf_printf(b, "%s\n    {\"name\": \"%s\", \"rows\": %zu, \"cols\": %zu}", i ? "," : "",
                       p->data[i].name, p->data[i].rows, p->data[i].cols);
-    sd_buf_puts(b, p->n_data ? "\n  ]\n}\n" : "]\n}\n");
+    sd_buf_puts(b, p->n_data ? "\n  ],\n  \"notes\": [" : "],\n  \"notes\": [");
+    for (size_t i = 0; i < p->n_notes; i++) {
+        sd_buf_puts(b, i ? ",\n    " : "\n    ");
+        sd_buf_json_string(b, p->notes[i], strlen(p->notes[i]));
+    }
+    sd_buf_puts(b, p->n_notes ? "\n  ]\n}\n" : "]\n}\n");
 }
 
 /* Plain writing: a bundle is made anew each time, so nothing is gained by forcing it to the disk.
@@ -355,6 +436,13 @@ bool sd_plot_whole(const char *kind, const void *bytes, size_t n) {
     return n > 0;
 }
 
+/* The terminals that can draw a kind, the one preferred first. */
+static const char *terminals(const char *kind) {
+    return strcmp(kind, "png") == 0   ? "pngcairo and png"
+           : strcmp(kind, "pdf") == 0 ? "pdfcairo and pdf"
+                                      : kind;
+}
+
 static sd_status run_gnuplot(const char *dir, const target *t, sd_buf *bytes, sd_err *err) {
     const char *argv[] = {"gnuplot", "-d", "fig.gp", NULL};
     sd_buf out = {0};
@@ -366,6 +454,11 @@ static sd_status run_gnuplot(const char *dir, const target *t, sd_buf *bytes, sd
                      "gnuplot is not installed (Debian: apt install gnuplot-nox); the figure's "
                      "script and data are in %s",
                      dir);
+    if (st == SD_OK && strstr(out.p ? out.p : "", "unknown or ambiguous terminal"))
+        st = sd_fail(err, SD_EMISSING,
+                     "this gnuplot cannot draw %s: it has neither of the terminals %s (Debian: apt "
+                     "install gnuplot-nox); name the file .svg, or redraw %s/fig.gp elsewhere",
+                     t->kind, terminals(t->kind), dir);
     if (st == SD_OK && code != 0)
         st = complaint(&out, text)
                  ? sd_fail(err, SD_EINVAL, "gnuplot failed with status %d: %s", code, text)
@@ -455,6 +548,7 @@ sd_status sd_plot_file(sd_plot *p, const char *path, const sd_run *run, sd_err *
     if (st == SD_OK && strcmp(t.kind, "txt") == 0) {
         sd_buf text = {0};
         put_text(&text, bytes.p, bytes.n);
+        say_notes(p, path, t.cols, NULL, &text);
         st = sd_buf_status(&text, err);
         if (st == SD_OK)
             st = sd_write_file(path, text.p, text.n, err);
@@ -469,9 +563,8 @@ sd_status sd_plot_file(sd_plot *p, const char *path, const sd_run *run, sd_err *
             st = sd_fail(err, SD_EWRITE, "%s: %s", path, strerror(errno));
         sd_free(from);
     }
-    if (st == SD_OK && p->nonfinite)
-        sd_run_log(run, SD_LOG_WARN, "%s: %zu value%s not finite and left out of the figure", path,
-                   p->nonfinite, p->nonfinite == 1 ? " is" : "s are");
+    if (st == SD_OK)
+        say_notes(p, path, 0, run, NULL);
     sd_buf_free(&bytes);
     sd_buf_free(&dir);
     return st;
@@ -507,11 +600,9 @@ sd_status sd_plot_text(sd_plot *p, int cols, int rows, const sd_run *run, sd_buf
     rmdir(dir.p);
     if (st == SD_OK) {
         put_text(out, bytes.p, bytes.n);
+        say_notes(p, "", t.cols, run, out);
         st = sd_buf_status(out, err);
     }
-    if (st == SD_OK && p->nonfinite)
-        sd_run_log(run, SD_LOG_WARN, "%zu value%s not finite and left out of the figure",
-                   p->nonfinite, p->nonfinite == 1 ? " is" : "s are");
     sd_buf_free(&bytes);
     sd_buf_free(&dir);
     return st;

@@ -22,7 +22,8 @@ sd_status sd_plot_cmd(sd_plot *p, sd_err *err, const char *fmt, ...) SD_PRINTF(3
  * that: inside a { block } gnuplot reads quotes in its own way. */
 void sd_plot_quote(sd_buf *out, const char *s);
 /* Adds a data file to the bundle: text columns (row-major n×cols doubles, non-finite written as
- * "nan" and counted), or a binary f32 matrix for `image`. Returns its quoted relative name. */
+ * "nan" and counted; a row of nothing but NaN is a gap, an empty line), or a binary f32 matrix for
+ * `image`. Returns its quoted relative name. */
 sd_status sd_plot_data(sd_plot *p, const double *v, size_t rows, size_t cols, char name[64],
                        sd_err *err);
 sd_status sd_plot_matrix(sd_plot *p, const double *v, size_t rows, size_t cols, char name[64],
@@ -32,6 +33,9 @@ sd_status sd_plot_matrix(sd_plot *p, const double *v, size_t rows, size_t cols, 
  * 2*buckets is copied (pngcairo is quadratic on noise: 100k points take most of a minute). */
 size_t sd_plot_decimate(const double *xy, size_t n, size_t buckets, double *out);
 size_t sd_plot_nonfinite(const sd_plot *p);
+/* A line said with the figure: in the manifest, below the drawing as text, and logged as a warning
+ * (values left out) when `warn`. */
+sd_status sd_plot_note(sd_plot *p, bool warn, const char *text, sd_err *err);
 
 /* Terminal by file extension: png svg pdf txt; the bundle is left beside the file ("x.png" →
  * "x.plot/"). Written aside, checked, renamed. SD_EMISSING when gnuplot is not installed (the

@@ -11,18 +11,18 @@ sd_status sd_session_new(sd_session **out, sd_err *err) {
     s->run.seed = 1;
     sd_api_fill_table(&s->host);
     const sd_builtin_group groups[] = {sd_ops_model(),    sd_ops_spectral(), sd_ops_eval(),
-                                       sd_ops_generate(), sd_ops_figures(),  sd_ops_train(),
-                                       sd_ops_sweep()};
+                                       sd_ops_generate(), sd_ops_train(),    sd_ops_sweep()};
+    sd_status st = SD_OK;
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
-        for (size_t i = 0; i < groups[g].n; i++) {
-            sd_status st = sd_op_register(s, &groups[g].ops[i], NULL, err);
-            if (st != SD_OK) {
-                sd_session_free(s);
-                return st;
-            }
-        }
-    *out = s;
-    return SD_OK;
+        for (size_t i = 0; st == SD_OK && i < groups[g].n; i++)
+            st = sd_op_register(s, &groups[g].ops[i], NULL, err);
+    for (size_t i = 0; st == SD_OK && sd_figure_op(i); i++)
+        st = sd_op_register(s, sd_figure_op(i), NULL, err);
+    if (st == SD_OK)
+        *out = s;
+    else
+        sd_session_free(s);
+    return st;
 }
 
 static void free_rec(sd_op_rec *r) {

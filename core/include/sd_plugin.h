@@ -81,7 +81,7 @@ typedef int (*sd_op_fn)(const sd_host *host, sd_call *call);
 typedef struct sd_op_desc {
     uint32_t struct_size; /* sizeof(sd_op_desc) */
     uint32_t returns;     /* sd_arg_kind */
-    const char *name;     /* [a-z][a-z0-9_]* */
+    const char *name;     /* [a-z][a-z0-9_]*; "plot.NAME": a figure, the field NAME of plot */
     const char *summary;  /* one line */
     const char *details;  /* paragraphs, separated by an empty line */
     const char *example;  /* Lua lines; run in the tests with `m` (the bundled S-D model), `g` (the

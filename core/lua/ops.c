@@ -269,6 +269,33 @@ static int call_op(lua_State *L) {
     return n;
 }
 
+/* The place of an op: a field of sd, or "group.name" a field of sd.group, which is there
+ * (sd_lua_open_ops). Sets it to the value on top, which is popped. */
+static void set_place(lua_State *L, int sd, const char *name) {
+    const char *dot = strchr(name, '.');
+    if (!dot) {
+        lua_setfield(L, sd, name);
+        return;
+    }
+    lua_pushlstring(L, name, (size_t)(dot - name));
+    lua_rawget(L, sd);
+    lua_insert(L, -2);
+    lua_setfield(L, -2, dot + 1);
+    lua_pop(L, 1);
+}
+
+static void push_place(lua_State *L, int sd, const char *name) {
+    const char *dot = strchr(name, '.');
+    if (!dot) {
+        lua_getfield(L, sd, name);
+        return;
+    }
+    lua_pushlstring(L, name, (size_t)(dot - name));
+    lua_rawget(L, sd);
+    lua_getfield(L, -1, dot + 1);
+    lua_remove(L, -2);
+}
+
 void sd_lua_bind_ops(lua_State *L) {
     sd_lua *S = sd_lua_get(L);
     int top = lua_gettop(L);
@@ -276,20 +303,15 @@ void sd_lua_bind_ops(lua_State *L) {
     lua_getfield(L, LUA_REGISTRYINDEX, "sd_bound");   /* 2: name → function */
     lua_getfield(L, LUA_REGISTRYINDEX, "sd_docs");    /* 3 */
     lua_getfield(L, LUA_REGISTRYINDEX, "sd_docs_of"); /* 4 */
-    lua_getfield(L, top + 1, "plot");
-    int sd = top + 1, bound = top + 2, docs = top + 3, of = top + 4, plot = top + 5;
+    int sd = top + 1, bound = top + 2, docs = top + 3, of = top + 4;
     for (lua_pushnil(L); lua_next(L, bound); lua_pop(L, 1)) {
         const char *name = lua_tostring(L, -2);
         if (sd_op_find(S->session, name))
             continue;
-        lua_getfield(L, sd, name);
+        push_place(L, sd, name);
         if (lua_rawequal(L, -1, -2)) {
             lua_pushnil(L);
-            lua_setfield(L, sd, name);
-            if (strncmp(name, "plot_", 5) == 0) {
-                lua_pushnil(L);
-                lua_setfield(L, plot, name + 5);
-            }
+            set_place(L, sd, name);
         }
         lua_pop(L, 1);
         lua_pushnil(L);
@@ -310,11 +332,7 @@ void sd_lua_bind_ops(lua_State *L) {
         lua_pushvalue(L, -1);
         lua_pushstring(L, op->desc->name);
         lua_rawset(L, of);
-        if (strncmp(op->desc->name, "plot_", 5) == 0) { /* also plot.rank(...) */
-            lua_pushvalue(L, -1);
-            lua_setfield(L, plot, op->desc->name + 5);
-        }
-        lua_setfield(L, sd, op->desc->name);
+        set_place(L, sd, op->desc->name);
         lua_createtable(L, 0, 3);
         lua_pushliteral(L, "op");
         lua_setfield(L, -2, "kind");

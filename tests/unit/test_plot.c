@@ -95,6 +95,9 @@ static const char *const hostile[] = {
     "\\",
     "\\'",
     "''",
+    "a''b",
+    "a''; system('touch PWNED'); x = ''",
+    "'''a'''b'",
     "'",
     "'; print 'x",
     "\"; system(\"touch PWNED\"); \"",
@@ -115,7 +118,8 @@ static void test_quote(void **state) {
         {"a`b", "'a`b'"},           {"a\nb\tc", "'a b c'"},
         {"\xff", "'\xEF\xBF\xBD'"}, {"", "''"},
         {"\\n$x", "'\\n$x'"},       {"λ", "'λ'"},
-        {"'a'", "(\"'\" . 'a''')"},
+        {"'a'", "(\"'\" . 'a''')"}, {"a''b", "('a' . \"''\" . 'b')"},
+        {"''", "(\"''\" . '')"},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         sd_buf b = {0};
@@ -166,13 +170,39 @@ static sd_table *table(const char *name, int layers, int heads) {
 
 static sd_plot *figure(const sd_table *t, int which, const char *title) {
     sd_plot *p = NULL;
-    if (which == 0)
-        ok(sd_figure_rank(t, NULL, title, &p, &err));
-    else if (which == 1)
-        ok(sd_figure_spectrum(t, 1, 2, title, &p, &err));
-    else
-        ok(sd_figure_heads(t, "pr", title, &p, &err));
+    static const sd_figure_fn make[] = {sd_figure_rank, sd_figure_spectrum, sd_figure_heads};
+    const sd_figure_args a = {.table = t, .title = title, .layer = 1, .head = 2};
+    ok(sd_figure_plot(make[which], &a, &p, &err));
     return p;
+}
+
+static sd_status refused(sd_figure_fn make, sd_figure_args a) {
+    sd_plot *p = NULL;
+    sd_status st = sd_figure_plot(make, &a, &p, &err);
+    assert_null(p);
+    return st;
+}
+
+/* Draws to `name` in the test's folder; fig.gp of its bundle is returned (free with sd_buf_free).
+ */
+static sd_buf drawn(sd_figure_fn make, sd_figure_args a, const char *name, const sd_run *run) {
+    sd_plot *p = NULL;
+    char script[64];
+    sd_buf b = {0};
+    ok(sd_figure_plot(make, &a, &p, &err));
+    ok(sd_plot_file(p, in_dir(name), run, &err));
+    sd_plot_free(p);
+    snprintf(script, sizeof script, "%.*s.plot/fig.gp", (int)(strchr(name, '.') - name), name);
+    ok(sd_read_file(in_dir(script), 0, &b, &err));
+    return b;
+}
+
+static char logged[4096];
+static void keep_log(void *ctx, sd_log_level level, const char *text) {
+    (void)ctx;
+    assert_int_equal(level, SD_LOG_WARN);
+    size_t n = strlen(logged);
+    snprintf(logged + n, sizeof logged - n, "%s\n", text);
 }
 
 static void test_kinds(void **state) {
@@ -363,16 +393,19 @@ static void test_places(void **state) {
     fclose(f);
     assert_int_equal(sd_plot_file(p, in_dir("taken.png"), NULL, &err), SD_EWRITE);
     sd_plot_free(p);
-    assert_int_equal(sd_figure_rank(t, "prr", NULL, &p, &err), SD_EINVAL);
+    assert_int_equal(refused(sd_figure_rank, (sd_figure_args){.table = t, .column = "prr"}),
+                     SD_EINVAL);
     has(err.text, "did you mean pr?");
-    assert_int_equal(sd_figure_spectrum(t, 7, 0, NULL, &p, &err), SD_EINVAL);
+    assert_int_equal(refused(sd_figure_spectrum, (sd_figure_args){.table = t, .layer = 7}),
+                     SD_EINVAL);
     has(err.text, "no layer 7, head 0");
-    assert_int_equal(sd_figure_heads(t, "planes", NULL, &p, &err), SD_EINVAL);
+    assert_int_equal(refused(sd_figure_heads, (sd_figure_args){.table = t, .column = "planes"}),
+                     SD_EINVAL);
     has(err.text, "holds no numbers");
     sd_table_unref(t);
     t = table("x", 0, 0);
-    assert_int_equal(sd_figure_rank(t, NULL, NULL, &p, &err), SD_EINVAL);
-    assert_int_equal(sd_figure_heads(t, "pr", NULL, &p, &err), SD_EINVAL);
+    assert_int_equal(refused(sd_figure_rank, (sd_figure_args){.table = t}), SD_EINVAL);
+    assert_int_equal(refused(sd_figure_heads, (sd_figure_args){.table = t}), SD_EINVAL);
     sd_table_unref(t);
 }
 
@@ -422,6 +455,192 @@ static void test_nonfinite(void **state) {
         sd_plot_free(p);
     }
     sd_table_unref(t);
+}
+
+/* Each curve beside its own null; the line of minimal rank is the table's; its caveats are there.
+ */
+static void test_own_null(void **state) {
+    (void)state;
+    if (!have_gnuplot())
+        skip();
+    sd_table *t = table("m", 3, 2);
+    ok(sd_table_add_column(t, "c_pr_null", SD_COL_NUM, "n", false, NULL, &err));
+    for (int r = 0; r < sd_table_rows(t); r++)
+        sd_table_set_num(t, r, "c_pr_null", 4321);
+    ok(sd_table_meta_num(t, "tau", 4.25, &err));
+    ok(sd_table_note(t, &err, "a caveat of the table"));
+    sd_buf b = drawn(sd_figure_rank, (sd_figure_args){.table = t}, "own.svg", NULL), d = {0};
+    has(b.p, "'null of pr'");
+    has(b.p, "'null of c_pr'");
+    has(b.p, "up to 4.25");
+    has(b.p, "a caveat of the table");
+    sd_buf_free(&b);
+    for (int i = 1; i < 8 && !d.n; i++) { /* the null of the centred rank is among the data */
+        char name[64];
+        snprintf(name, sizeof name, "own.plot/data%d.txt", i);
+        ok(sd_read_file(in_dir(name), 0, &d, &err));
+        if (!strstr(d.p, " 4321"))
+            sd_buf_clear(&d);
+    }
+    assert_true(d.n > 0);
+    sd_buf_free(&d);
+    ok(sd_read_file(in_dir("own.plot/manifest.json"), 0, &b, &err));
+    has(b.p, "a caveat of the table");
+    sd_buf_free(&b);
+    b = drawn(sd_figure_rank, (sd_figure_args){.table = t, .column = "routing"}, "own.svg", NULL);
+    assert_null(strstr(b.p, "minimal rank")); /* a share has none */
+    sd_buf_free(&b);
+    sd_table_unref(t);
+}
+
+/* A null that was not asked for is not "not finite"; missing and non-finite values are counted. */
+static void test_left_out(void **state) {
+    (void)state;
+    if (!have_gnuplot())
+        skip();
+    const sd_run run = {.log = keep_log};
+    sd_table *t = sd_table_new("own", &err);
+    const char *const cols[] = {"layer", "head", "x", "y", "y_null"};
+    for (int i = 0; i < 5; i++)
+        ok(sd_table_add_column(t, cols[i], i < 2 ? SD_COL_INT : SD_COL_NUM, "doc", false, NULL,
+                               &err));
+    for (int i = 0; i < 9; i++) {
+        ok(sd_table_add_row(t, NULL, &err));
+        sd_table_set_int(t, i, "layer", i / 3);
+        sd_table_set_int(t, i, "head", i % 3);
+        sd_table_set_num(t, i, "x", i);
+        if (i != 4)
+            sd_table_set_num(t, i, "y", i == 5 ? NAN : i == 6 ? -2 : i + 1);
+    }
+    logged[0] = 0;
+    sd_buf b = drawn(sd_figure_rank, (sd_figure_args){.table = t, .column = "y"}, "lo.svg", &run);
+    has(logged, "1 row has no y");
+    has(logged, "1 value of y not finite");
+    assert_null(strstr(logged, "null"));
+    sd_buf_free(&b);
+    logged[0] = 0;
+    b = drawn(sd_figure_xy, (sd_figure_args){.table = t, .x = "x", .y = "y", .log = "y"}, "lo.svg",
+              &run);
+    has(logged, "1 value is not above zero: no place on a logarithmic axis");
+    has(b.p, "set logscale y");
+    has(b.p, "sd_xlabel = 'x'");
+    has(b.p, "sd_ylabel = 'y'");
+    sd_buf_free(&b);
+    assert_int_equal(refused(sd_figure_xy, (sd_figure_args){.table = t, .x = "x", .y = "y_null"}),
+                     SD_EINVAL);
+    has(err.text, "y_null holds no finite value");
+    assert_int_equal(refused(sd_figure_xy, (sd_figure_args){.table = t, .x = "x"}), SD_EINVAL);
+    has(err.text, "the columns are layer head x y y_null");
+    sd_table_unref(t);
+}
+
+/* Columns of 10,000 rows in under a second, and every figure of any table in every kind. */
+static void test_any(void **state) {
+    (void)state;
+    if (!have_gnuplot())
+        skip();
+    enum { ROWS = 10000 };
+    sd_table *t = sd_table_new("own", &err);
+    ok(sd_table_add_column(t, "x", SD_COL_NUM, "x", false, NULL, &err));
+    ok(sd_table_add_column(t, "y", SD_COL_NUM, "y", false, NULL, &err));
+    ok(sd_table_add_column(t, "who", SD_COL_STR, "name", false, NULL, &err));
+    for (int i = 0; i < ROWS; i++) {
+        ok(sd_table_add_row(t, NULL, &err));
+        sd_table_set_num(t, i, "x", i);
+        sd_table_set_num(t, i, "y", 1 + fabs(sin(i * 12.9898) * 43.7));
+        ok(sd_table_set_str(t, i, "who", hostile[i % (N_HOSTILE - 1)], &err));
+    }
+    static const char *const styles[] = {"points", "lines"};
+    for (int i = 0; i < 2; i++) {
+        double t0 = sd_now();
+        sd_buf b =
+            drawn(sd_figure_xy,
+                  (sd_figure_args){.table = t, .x = "x", .y = "y", .log = "y", .style = styles[i]},
+                  "many.png", NULL);
+        double took = sd_now() - t0;
+        print_message("10000 points (%s) in %.2f s\n", styles[i], took);
+        assert_true(took < 5); /* under a second on a quiet machine */
+        sd_buf_free(&b);
+    }
+    static const char *const kinds[] = {"any.png", "any.svg", "any.pdf", "any.txt"};
+    for (int k = 0; k < 4; k++) {
+        sd_figure_args a = {.table = t, .x = "who", .y = "y", .column = "y", .title = hostile[k]};
+        static const sd_figure_fn make[] = {sd_figure_xy, sd_figure_bars, sd_figure_hist};
+        for (int f = 0; f < 3; f++) {
+            sd_buf b = drawn(make[f], a, kinds[k], NULL);
+            sd_buf_free(&b);
+        }
+        a.by = "who";
+        a.x = "x";
+        sd_buf b = drawn(sd_figure_xy, a, kinds[k], NULL);
+        sd_buf_free(&b);
+        assert_int_not_equal(access("PWNED", F_OK), 0);
+        assert_int_not_equal(access(in_dir("any.plot/PWNED"), F_OK), 0);
+    }
+    assert_int_equal(refused(sd_figure_bars, (sd_figure_args){.table = t, .x = "x", .y = "y"}),
+                     SD_EINVAL);
+    has(err.text, "more than 200 different values");
+    sd_table_unref(t);
+}
+
+/* A row, a column and a cell draw; a logarithmic scale names at least three values and its range.
+ */
+static void test_map(void **state) {
+    (void)state;
+    if (!have_gnuplot())
+        skip();
+    static const int64_t shapes[][2] = {{1, 1}, {1, 7}, {7, 1}, {2, 2}, {3, 1200}};
+    static const char *const kinds[] = {"map.png", "map.svg", "map.pdf", "map.txt"};
+    for (size_t i = 0; i < 5; i++)
+        for (size_t k = 0; k < 4; k++) {
+            sd_tensor *t = NULL;
+            ok(sd_tensor_new(SD_F64, 2, shapes[i], &t, &err));
+            double *v = t->data;
+            for (int64_t j = 0; j < shapes[i][0] * shapes[i][1]; j++)
+                v[j] = 0.5 + (double)j;
+            sd_buf b =
+                drawn(sd_figure_map, (sd_figure_args){.tensor = t, .log = k % 2 ? "z" : NULL},
+                      kinds[k], NULL);
+            if (k % 2) {
+                const char *p = strstr(b.p, "set cbtics (");
+                assert_non_null(p);
+                int commas = 0;
+                for (; *p != ')'; p++)
+                    commas += *p == ',';
+                assert_true(commas >= 2);
+                has(b.p, "logarithmic'");
+            }
+            if (i == 4)
+                has(b.p, "means over blocks of 1 rows and 2 columns");
+            sd_buf_free(&b);
+            sd_tensor_free(t);
+        }
+    sd_table *t = table("one", 1, 1);
+    sd_buf b = drawn(sd_figure_heads, (sd_figure_args){.table = t}, "map.png", NULL);
+    sd_buf_free(&b);
+    sd_table_unref(t);
+    t = table("row", 1, 9);
+    b = drawn(sd_figure_heads, (sd_figure_args){.table = t}, "map.svg", NULL);
+    sd_buf_free(&b);
+    sd_table_unref(t);
+}
+
+/* A gnuplot without cairo: the plainer terminal is in the script, and when that is missing too the
+ * message names both and the way out. */
+static void test_no_cairo(void **state) {
+    (void)state;
+    char bin[600];
+    snprintf(bin, sizeof bin, "%s/bin:/usr/bin:/bin", dir);
+    fake_gnuplot("echo '\"fig.gp\" line 3: unknown or ambiguous terminal type; type just ...' >&2; "
+                 "exit 1");
+    assert_int_equal(draw_with_path(bin, in_dir("c.png")), SD_EMISSING);
+    has(err.text, "neither of the terminals pngcairo and png");
+    has(err.text, ".svg");
+    has(err.text, "c.plot/fig.gp");
+    sd_buf b = {0};
+    ok(sd_read_file(in_dir("c.plot/fig.gp"), 0, &b, &err));
+    has(b.p, "strstrt(GPVAL_TERMINALS, 'pngcairo') == 0) { set terminal png ");
+    sd_buf_free(&b);
 }
 
 static void test_decimate(void **state) {
@@ -492,6 +711,11 @@ int main(void) {
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_nonfinite),
+        cmocka_unit_test(test_own_null),
+        cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_any),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_no_cairo),
         cmocka_unit_test(test_decimate),
         cmocka_unit_test(test_steady),
     };
