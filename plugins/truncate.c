@@ -1,8 +1,9 @@
 /* truncate.c: cuts routing to its strongest planes, and filtering to a scalar or to nothing.
  *
  * Needs: host ABI 1.0, groups args, model, text, calibrate, linalg.
- * Kinds: S-D layers stay "sd" with narrower queries and keys; standard (softmax) layers become
- * "bilinear", a kernel with separate routing and filtering factors. Rotary layers are refused.
+ * Kinds: S-D layers keep their kind with narrower queries and keys; layers that score q k' become
+ * "bilinear", a kernel with separate routing and filtering factors. Rotary layers are refused, and
+ * those without scores.
  *
  * An S-D head scores s_ij = alpha (q_i k_j - k_i q_j): all routing, plus the diagonal -d_i. A
  * standard head's kernel M = c q k' splits into R = (M - M')/2 and F = (M + M')/2. Biases take
@@ -128,6 +129,25 @@ static double softplus_inverse(double y) {
     return y > 30 ? y : log(expm1(y));
 }
 
+/* Takes "name=value" out of the options. */
+static void drop_option(sd_hlayer_info *info, const char *name) {
+    char kept[sizeof info->options] = "";
+    size_t at = 0;
+    for (const char *p = info->options; *p;) {
+        p += strspn(p, " ");
+        size_t n = strcspn(p, " ");
+        if (n && strncmp(p, name, strlen(name)) != 0) {
+            if (at)
+                kept[at++] = ' ';
+            memcpy(kept + at, p, n);
+            at += n;
+        }
+        p += n;
+    }
+    kept[at] = 0;
+    strcpy(info->options, kept);
+}
+
 static int filter_sd(job *j, sd_hlayer_info *info) {
     const sd_host *h = j->host;
     if (j->filter == 'k')
@@ -152,6 +172,7 @@ static int filter_sd(job *j, sd_hlayer_info *info) {
         memcpy(value, mean.data, (size_t)j->H * sizeof *value);
     }
     if (j->every_head) {
+        drop_option(info, "diag=");
         size_t n = strlen(info->options);
         const char *more = n ? " diag=scalar" : "diag=scalar";
         if (n + strlen(more) >= sizeof info->options)
@@ -230,6 +251,21 @@ static int cut_sd(job *j, sd_hlayer_info *info) {
     return filter_sd(j, info);
 }
 
+/* The options of a standard layer that its bilinear form takes over. */
+static void keep_window(sd_hlayer_info *info) {
+    char kept[sizeof info->options] = "";
+    for (const char *p = info->options; *p;) {
+        p += strspn(p, " ");
+        size_t n = strcspn(p, " ");
+        if (strncmp(p, "window=", 7) == 0) {
+            memcpy(kept, p, n);
+            kept[n] = 0;
+        }
+        p += n;
+    }
+    strcpy(info->options, kept);
+}
+
 static int cut_standard(job *j, sd_hlayer_info *info) {
     const sd_host *h = j->host;
     if (j->all_planes && j->filter == 'k')
@@ -288,6 +324,7 @@ static int cut_standard(job *j, sd_hlayer_info *info) {
         }
     }
     strcpy(info->kind, "bilinear");
+    keep_window(info);
     info->planes = P;
     info->f_rank = fr;
     info->d_qk = 0;
@@ -297,6 +334,32 @@ static int cut_standard(job *j, sd_hlayer_info *info) {
         put(j, "diag", 1, j->H, 0, diag))
         return h->failed(j->call);
     return 0;
+}
+
+/* Refuses, before anything is computed, a layer whose scores are not there or not whole. */
+static int refuse(const sd_host *h, sd_call *call, sd_hmodel *m, int32_t layer) {
+    sd_hlayer_info info = {.struct_size = sizeof info};
+    if (h->model_layer(call, m, layer, &info))
+        return h->failed(call);
+    switch (info.scores) {
+    case SD_SCORES_OF_QK:
+    case SD_SCORES_OF_SKEW:
+        return 0;
+    case SD_SCORES_ABSENT:
+        return h->fail(call, SD_FAIL_INVALID, "layer %d is %s: no scores to cut", layer, info.kind);
+    case SD_SCORES_OF_PARTS:
+        return h->fail(call, SD_FAIL_INVALID,
+                       "layer %d is %s: its routing and filtering are factors already; cut the "
+                       "model it was made from",
+                       layer, info.kind);
+    case SD_SCORES_OF_KEYS:
+        return h->fail(call, SD_FAIL_INVALID,
+                       "layer %d is %s: its routing is one plane by construction; nothing to cut",
+                       layer, info.kind);
+    default:
+        return h->fail(call, SD_FAIL_INVALID, "layer %d: this host does not say what %s scores",
+                       layer, info.kind);
+    }
 }
 
 static int cut_layer(job *j) {
@@ -319,12 +382,7 @@ static int cut_layer(job *j) {
     }
     if (!any)
         return 0;
-    bool sd = strcmp(info.kind, "sd") == 0, standard = strcmp(info.kind, "softmax") == 0;
-    if (!sd && !standard)
-        return h->fail(j->call, SD_FAIL_INVALID,
-                       "layer %d has attention of kind \"%s\": only \"sd\" and \"softmax\" layers "
-                       "are cut; cut the model it was made from",
-                       j->layer, info.kind);
+    bool sd = info.scores == SD_SCORES_OF_SKEW;
     if (!j->all_planes && j->planes > j->d)
         return h->fail(j->call, SD_FAIL_INVALID,
                        "expected planes 0..%d, got %d: a head of layer %d has dimension %d, so %d "
@@ -361,6 +419,9 @@ static int run(const sd_host *h, sd_call *call) {
     unsigned char *layers = h->alloc(call, (size_t)mi.n_layer, 1);
     if (!layers || h->arg_range(call, "layers", "layer", mi.n_layer, layers))
         return h->failed(call);
+    for (int32_t l = 0; l < mi.n_layer; l++)
+        if (layers[l] && refuse(h, call, in, l))
+            return h->failed(call);
     sd_htext *text = h->arg_text(call, "calib");
     if (j.calibrated || j.filter == 's') {
         const int32_t *ids;

@@ -47,7 +47,7 @@ done
 # An attention kind is known by name in its own files and in attn.c alone: others ask its row.
 kinds=$(sed -n 's/^    \.name = "\([a-z0-9_]*\)",$/\1/p' core/nn/attn_*.c | paste -sd'|' -)
 named=$(grep -nE "str(n|case)?cmp *\([^;]*kind[^;]*\"($kinds)\"" core/*/*.[ch] plugins/*.c |
-    grep -vE '^core/nn/attn[_a-z0-9]*\.c:|^core/spectral/(heads|probe)\.c:|^plugins/truncate\.c:')
+    grep -vE '^core/nn/attn[_a-z0-9]*\.c:|^core/spectral/(heads|probe)\.c:')
 [ -z "$named" ] || { echo "$named" | sed 's/^/lint: an attention kind by its name: /'; bad=1; }
 grep -nE -- '-(Ofast|ffast-math|funsafe-math)' Makefile && say "fast-math flags are banned"
 

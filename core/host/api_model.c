@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "host/api.h"
+#include "nn/attn.h"
 #include "nn/price.h"
 #include "nn/rope.h"
 
@@ -62,6 +63,15 @@ static int h_model_info(sd_call *c, sd_hmodel *m, sd_hmodel_info *out) {
     return sd_api_fill(c, out, &i, sizeof i);
 }
 
+static int32_t scores_of(const sd_layer_cfg *lc) {
+    static const int32_t of[] = {[SD_SCORES_NONE] = SD_SCORES_ABSENT,
+                                 [SD_SCORES_PRODUCT] = SD_SCORES_OF_QK,
+                                 [SD_SCORES_SKEW] = SD_SCORES_OF_SKEW,
+                                 [SD_SCORES_FACTORS] = SD_SCORES_OF_PARTS,
+                                 [SD_SCORES_KEY] = SD_SCORES_OF_KEYS};
+    return of[sd_attn_algebra_of(lc)];
+}
+
 static int h_model_layer(sd_call *c, sd_hmodel *m, int32_t layer, sd_hlayer_info *out) {
     sd_handle *h = sd_api_model_of(c, m);
     if (!h || !layer_ok(c, h, layer, false))
@@ -73,6 +83,7 @@ static int h_model_layer(sd_call *c, sd_hmodel *m, int32_t layer, sd_hlayer_info
                         .d_v = g->d_v,
                         .planes = g->planes,
                         .f_rank = g->f_rank,
+                        .scores = scores_of(g),
                         .scale = g->scale};
     snprintf(i.kind, sizeof i.kind, "%s", g->kind);
     snprintf(i.options, sizeof i.options, "%s", g->options);

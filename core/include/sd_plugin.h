@@ -161,19 +161,31 @@ typedef struct sd_hmodel_info {
     char family[24];
 } sd_hmodel_info;
 
-/* One attention sublayer; what model_set_layer may change. Kinds are the host's attention-kind
- * table: "softmax", "sd", "bilinear", "elu1", "uniform", "potential", ... (plugins/README.md). */
+/* What a layer's scores are before the softmax, whatever its kind's name (0: a host that does not
+ * say). R is the routing, F the filtering. */
+enum {
+    SD_SCORES_ABSENT = 1,   /* there are none (uniform), or no matrix of them (elu1) */
+    SD_SCORES_OF_QK = 2,    /* scale q k': R and F are its skew and symmetric parts */
+    SD_SCORES_OF_SKEW = 3,  /* scale (q k' - k q') minus a diagonal */
+    SD_SCORES_OF_PARTS = 4, /* factors of R and of F apart, and a number on the diagonal */
+    SD_SCORES_OF_KEYS = 5   /* a number a key, minus a diagonal */
+};
+
+/* One attention sublayer; what model_set_layer may change. Kinds are the host's list of attention
+ * kinds: "softmax", "sd", "bilinear", "elu1", "uniform", "potential", ... (plugins/README.md).
+ * Dimensions that the kind has no use for are 0, and made so when they are set. */
 typedef struct sd_hlayer_info {
     uint32_t struct_size;
     int32_t n_head, n_kv_head, d_qk, d_v;
     int32_t planes, f_rank; /* bilinear: routing planes and filtering rank a head */
-    int32_t reserved;
+    int32_t scores;         /* SD_SCORES_...; follows from the kind, not read by model_set_layer */
     double scale; /* c (softmax) or alpha (sd): stays as it is whatever the factors' width */
     char kind[24];
     char options[64];
 } sd_hlayer_info;
 
-/* What one attention sublayer saw on one batch; pointers are valid during the callback only. */
+/* What one attention sublayer saw on one batch; pointers are valid during the callback only. q and
+ * k are NULL together, and d_qk 0, where the kind has none (uniform, potential, bilinear). */
 typedef struct sd_hcapture {
     uint32_t struct_size;
     int32_t layer, batch, tokens;
