@@ -213,6 +213,134 @@ static void test_elu1_features(void **state) {
     }
 }
 
+/* The masked sum in logarithms; proj rows hold q (D), k (D), v (V). */
+enum { XT = 70, XD = 3, XV = 4, XLD = 2 * XD + XV };
+static double log_phi(double x) {
+    return x > 0 ? log1p(x) : x;
+}
+static void log_space(const double *proj, double *o) {
+    for (int i = 0; i < XT; i++) {
+        double s[XT], top = -HUGE_VAL, z = 0, num[XV] = {0}, mq = -HUGE_VAL;
+        for (int c = 0; c < XD; c++) // a common factor of row i's weights: out first
+            mq = fmax(mq, log_phi(proj[i * XLD + c]));
+        for (int j = 0; j <= i; j++) {
+            double mx = -HUGE_VAL, sum = 0, t[XD];
+            for (int c = 0; c < XD; c++) {
+                t[c] = log_phi(proj[i * XLD + c]) - mq + log_phi(proj[j * XLD + XD + c]);
+                mx = fmax(mx, t[c]);
+            }
+            for (int c = 0; c < XD; c++)
+                sum += exp(t[c] - mx);
+            s[j] = mx + log(sum);
+            top = fmax(top, s[j]);
+        }
+        for (int j = 0; j <= i; j++) {
+            double e = exp(s[j] - top);
+            z += e;
+            for (int c = 0; c < XV; c++)
+                num[c] += e * proj[j * XLD + 2 * XD + c];
+        }
+        for (int c = 0; c < XV; c++)
+            o[i * XV + c] = num[c] / z;
+    }
+}
+static double loss_of(const double *proj, const double *w) {
+    double o[XT * XV], sum = 0;
+    log_space(proj, o);
+    for (int i = 0; i < XT * XV; i++)
+        sum += w[i] * o[i];
+    return sum;
+}
+
+static sd_attn_args extreme_args(const void *proj, void *o, void *lse) {
+    return (sd_attn_args){.batch = 1,
+                          .tokens = XT,
+                          .n_head = 1,
+                          .n_kv = 1,
+                          .d_qk = XD,
+                          .d_v = XV,
+                          .causal = true,
+                          .options = "",
+                          .ld = XLD,
+                          .off = {0, XD, 2 * XD},
+                          .has = {true, true, true},
+                          .proj = proj,
+                          .o = o,
+                          .lse = lse};
+}
+
+/* Queries and keys whose features underflow or overflow on their own: forward in f32 and f64,
+ * decode, and the gradient. mode 0: all tokens; 1: from token 40 on; 2: token 3 alone; 3: one
+ * feature against the other. */
+static void test_elu1_extreme(void **state) {
+    (void)state;
+    static const struct {
+        double q, k;
+        bool gradient; /* differences can be taken at this size */
+    } row[] = {{-200, 0, true},    {0, -200, true},  {-90, -90, true},    {-200, -200, true},
+               {1e38, 0, false},   {0, 1e38, false}, {1e38, 1e38, false}, {-1e30, 1e30, false},
+               {-1e4, -1e4, true}, {50, -50, true}};
+    const sd_attn_kind *kind = sd_attn_find("elu1");
+    for (size_t n = 0; n < 4 * sizeof row / sizeof *row; n++) {
+        int mode = (int)(n % 4);
+        double proj[XT * XLD], want[XT * XV], o[XT * XV], lse[XT], w[XT * XV], d[XT * XLD];
+        float pf[XT * XLD], of[XT * XV], lf[XT];
+        uint64_t seed = 5 + n;
+        for (int i = 0; i < XT * XLD; i++) {
+            int t = i / XLD, c = i % XLD;
+            bool hit = mode == 0 ? true : mode == 1 ? t >= 40 : mode == 2 ? t == 3 : c % 2 == 0;
+            double base = c < XD ? row[n / 4].q : c < 2 * XD ? row[n / 4].k : 0;
+            pf[i] = (float)((hit ? base : 0) + test_uniform(&seed));
+            proj[i] = pf[i];
+        }
+        for (int i = 0; i < XT * XV; i++)
+            w[i] = test_uniform(&seed);
+        log_space(proj, want);
+        sd_attn_args a = extreme_args(proj, o, lse), b = extreme_args(pf, of, lf);
+        double *work = calloc(kind->f64->scratch(&a, true) + 16, sizeof *work);
+        double *st = calloc(kind->f64->state_size(&a) + 16, sizeof *st);
+        kind->f64->forward(&a, 0, 0, work);
+        kind->f32->forward(&b, 0, 0, work);
+        for (int i = 0; i < XT * XV; i++)
+            if (!(fabs(o[i] - want[i]) < 1e-11) || !(fabs((double)of[i] - want[i]) < 2e-5))
+                fail_msg("q %g, k %g, mode %d, element %d: %g in f64, %g in f32, expected %g",
+                         row[n / 4].q, row[n / 4].k, mode, i, o[i], (double)of[i], want[i]);
+        a.d_o = w;
+        a.dproj = d;
+        kind->f64->backward(&a, 0, 0, work);
+        for (int i = 0; i < XT * XLD; i++) {
+            double keep = proj[i], h = 1e-5;
+            assert_true(isfinite(d[i]));
+            if (!row[n / 4].gradient || i % 3)
+                continue;
+            proj[i] = keep + h;
+            double up = loss_of(proj, w);
+            proj[i] = keep - h;
+            double diff = (up - loss_of(proj, w)) / (2 * h);
+            proj[i] = keep;
+            if (!(fabs(diff - d[i]) < 1e-6))
+                fail_msg("q %g, k %g, mode %d, gradient %d: %g, differences %g", row[n / 4].q,
+                         row[n / 4].k, mode, i, d[i], diff);
+        }
+        float wf[XT * XV], df[XT * XLD];
+        for (int i = 0; i < XT * XV; i++)
+            wf[i] = (float)w[i];
+        b.d_o = wf;
+        b.dproj = df;
+        kind->f32->backward(&b, 0, 0, work);
+        for (int i = 0; i < XT * XLD; i++)
+            if (!(fabs((double)df[i] - d[i]) < 1e-4))
+                fail_msg("q %g, k %g, mode %d, gradient %d: %g in f32, %g in f64", row[n / 4].q,
+                         row[n / 4].k, mode, i, (double)df[i], d[i]);
+        for (int t = 0; t < XT; t++)
+            kind->f64->decode(&a, 0, 0, t, st, work);
+        for (int i = 0; i < XT * XV; i++)
+            assert_true(fabs(o[i] - want[i]) < 1e-11);
+        free(work);
+        free(st);
+    }
+}
+
 /* METHOD §6: S is unchanged when [Q K] is multiplied by a symplectic matrix; here (q, k) →
  * (q + a k, k), then (q, k) → (k, −q). */
 static void test_symplectic(void **state) {
@@ -327,6 +455,7 @@ int main(void) {
         cmocka_unit_test(test_means),         cmocka_unit_test(test_elu1_dense),
         cmocka_unit_test(test_elu1_features), cmocka_unit_test(test_symplectic),
         cmocka_unit_test(test_dense),         cmocka_unit_test(test_window),
+        cmocka_unit_test(test_elu1_extreme),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
