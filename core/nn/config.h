@@ -73,8 +73,8 @@ typedef struct sd_config {
     double embed_scale;  /* multiplies (token + position) embeddings on input only; 1 = off */
     double d_floor;      /* S–D: added to softplus */
     int bos, eos;        /* -1 = none */
-    int sliding_window;  /* 0 = none. Attention here is full: the same up to this many tokens, and
-                            n_pos is cut to it */
+    int sliding_window;  /* the family's own key, for saving; 0 = none. What counts is the layers'
+                            kind */
     sd_layer_cfg *layer; /* (n_layer) owned */
 } sd_config;
 

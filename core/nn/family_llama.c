@@ -1,12 +1,13 @@
 /* Llama and what is llama in all but name (Mistral, Qwen2, SmolLM): RMS norm, rotary positions,
  * grouped key heads, gated MLP; biases and tying as the tensors say. From Hugging Face folders and
  * from GGUF files, whose "llama" architecture stores each head's Q and K rows with the rotary pairs
- * interleaved (CASES G10). A sliding window is honoured by cutting n_pos to it: up to that many
- * tokens full and windowed attention are the same. */
+ * interleaved (CASES G10). Layers with a sliding window are of kind "window": key j is seen where
+ * i − j < sliding_window. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "nn/attn.h"
 #include "nn/family.h"
 
 #define LAYER "model.layers.{l}."
@@ -117,7 +118,7 @@ static sd_status read_hf(const json_t *config, int *n_layer, int *n_head, int *n
     SD_TRY(sd_family_act(config, "hidden_act", "silu", &cfg->act, err));
     SD_TRY(sd_family_real(config, "rms_norm_eps", NULL, 1e-6, &cfg->norm_eps, err));
     SD_TRY(sd_family_rope(config, "rope_theta", "partial_rotary_factor", 1.0, *d, cfg, err));
-    bool bias, mlp_bias, windowed = true;
+    bool bias, mlp_bias;
     // Qwen2 has biases on q, k and v whatever its config says
     const char *type = json_string_value(json_object_get(config, "model_type"));
     SD_TRY(sd_family_bool(config, "attention_bias", false, &bias, err));
@@ -126,13 +127,11 @@ static sd_status read_hf(const json_t *config, int *n_layer, int *n_head, int *n
     SD_TRY(sd_family_bool(config, "mlp_bias", false, &mlp_bias, err));
     if (mlp_bias)
         return sd_fail(err, SD_EFORMAT, "mlp_bias is not supported");
-    if (json_object_get(config, "use_sliding_window"))
-        SD_TRY(sd_family_bool(config, "use_sliding_window", true, &windowed, err));
-    else if (type && strcmp(type, "qwen2") == 0)
-        windowed = false;
-    if (windowed)
-        SD_TRY(sd_family_int(config, "sliding_window", NULL, 1, 1 << 28, false,
-                             &cfg->sliding_window, err));
+    if (cfg->rope.dim != *d / 2 * 2)
+        return sd_fail(
+            err, SD_EFORMAT,
+            "partial_rotary_factor is not supported: stock code for this model type does "
+            "not follow it, so what the weights were trained with is not known");
     return sd_family_special(config, cfg, err);
 }
 
@@ -264,6 +263,51 @@ static bool has_any(const sd_container *c, const char *name) {
     return false;
 }
 
+/* sliding_window, and which layers it is for, as stock code reads them: Llama ignores the key;
+ * Mistral has it in every layer; Qwen2 in none unless use_sliding_window says so, and then in those
+ * from max_window_layers on; "layer_types" overrides. Unknown names go by the keys. */
+static sd_status read_window(const json_t *config, bool gguf, const sd_run *run, sd_config *cfg,
+                             sd_err *err) {
+    bool qwen = !gguf && sd_family_is(config, "qwen2", "Qwen2"), on = !qwen;
+    int from = 0;
+    if (!gguf) {
+        int window = 0;
+        SD_TRY(sd_family_int(config, "sliding_window", NULL, 1, 1 << 28, false, &window, err));
+        if (window && sd_family_is(config, "llama", "Llama")) {
+            sd_run_log(run, SD_LOG_WARN, "sliding_window %d: ignored, as stock Llama code does",
+                       window);
+            return SD_OK;
+        }
+        SD_TRY(sd_family_bool(config, "use_sliding_window", on, &on, err));
+        if (qwen) {
+            from = 28;
+            SD_TRY(sd_family_int(config, "max_window_layers", NULL, 0, 1 << 20, false, &from, err));
+        }
+        cfg->sliding_window = on ? window : 0;
+    }
+    const json_t *types = gguf ? NULL : json_object_get(config, "layer_types");
+    if (types && !json_is_null(types) &&
+        (!json_is_array(types) || json_array_size(types) != (size_t)cfg->n_layer))
+        return sd_fail(err, SD_EFORMAT, "'layer_types' must list %d layers", cfg->n_layer);
+    for (int l = 0; l < cfg->n_layer; l++) {
+        const char *t = json_string_value(json_array_get(types, (size_t)l));
+        bool sliding = t ? strcmp(t, "sliding_attention") == 0 : l >= from;
+        if (t && !sliding && strcmp(t, "full_attention") != 0)
+            return sd_fail(err, SD_EFORMAT,
+                           "layer type '%.40s' is not supported (known: full_attention, "
+                           "sliding_attention)",
+                           t);
+        if (t && sliding && !cfg->sliding_window)
+            return sd_fail(err, SD_EFORMAT, "layer %d slides, but there is no sliding_window", l);
+        if (!sliding || !cfg->sliding_window || cfg->sliding_window >= cfg->n_pos)
+            continue; // as wide as the context: full
+        sd_layer_cfg *lc = &cfg->layer[l];
+        strcpy(lc->kind, "window");
+        snprintf(lc->options, sizeof lc->options, "window=%d", cfg->sliding_window);
+    }
+    return SD_OK;
+}
+
 static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg, const sd_run *run,
                            sd_err *err) {
     int n_layer = 0, n_head = 0, n_kv = 0, d = 0;
@@ -297,20 +341,13 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
             cfg->out_bias = cfg->out_bias || has_any(c, "layers.0.self_attn.o_proj.bias");
         }
     }
-    if (cfg->sliding_window > 0 && cfg->sliding_window < cfg->n_pos) {
-        sd_run_log(run, SD_LOG_WARN,
-                   "sliding window of %d tokens: attention is full here, so contexts are limited "
-                   "from %d to %d tokens, where both are the same",
-                   cfg->sliding_window, cfg->n_pos, cfg->sliding_window);
-        cfg->n_pos = cfg->sliding_window;
-    }
     cfg->causal = true;
     cfg->norm = SD_NORM_RMS;
     cfg->final_norm = true;
     cfg->block = SD_BLOCK_PRE;
     cfg->gated_mlp = true;
     sd_family_layers(cfg, "softmax", n_head, n_kv, d, d, 1.0 / sqrt((double)d));
-    return SD_OK;
+    return read_window(config, gguf, run, cfg, err);
 }
 
 static const struct {
@@ -436,10 +473,19 @@ static sd_status describe(const sd_config *cfg, json_t **out, sd_err *err) {
     if (!o)
         return sd_fail(err, SD_ENOMEM, "out of memory");
     sd_status st = sd_family_rope_describe(cfg, d, o, err);
-    if (st == SD_OK && cfg->sliding_window > 0 &&
-        (json_object_set_new(o, "sliding_window", json_integer(cfg->sliding_window)) ||
-         json_object_set_new(o, "use_sliding_window", json_true())))
-        st = sd_fail(err, SD_ENOMEM, "out of memory");
+    if (st == SD_OK && cfg->sliding_window > 0) {
+        // Mistral has no layer_types: layers that differ go under sd_layers
+        json_t *types = json_array();
+        for (int l = 0; types && l < cfg->n_layer; l++)
+            json_array_append_new(types,
+                                  json_string(sd_attn_window(&cfg->layer[l]) ? "sliding_attention"
+                                                                             : "full_attention"));
+        if (json_object_set_new(o, "sliding_window", json_integer(cfg->sliding_window)) ||
+            json_object_set_new(o, "use_sliding_window", json_true()) ||
+            (qwen && json_object_set(o, "layer_types", types)))
+            st = sd_fail(err, SD_ENOMEM, "out of memory");
+        json_decref(types);
+    }
     if (st != SD_OK) {
         json_decref(o);
         return st;

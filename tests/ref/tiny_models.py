@@ -183,6 +183,12 @@ def main():
     make("qwen2", tf.Qwen2ForCausalLM,
          tf.Qwen2Config(**ll, num_key_value_heads=2, tie_word_embeddings=True), 15)
 
+    make("mistral-window", tf.MistralForCausalLM,
+         tf.MistralConfig(**ll, num_key_value_heads=2, head_dim=4, sliding_window=5), 17)
+    make("qwen2-window", tf.Qwen2ForCausalLM,
+         tf.Qwen2Config(**ll, num_key_value_heads=2, tie_word_embeddings=True,
+                        use_sliding_window=True, sliding_window=3, max_window_layers=1), 18)
+
     g10 = tf.LlamaConfig(**ll, num_key_value_heads=2, head_dim=4)
     m = make("llama-g10", tf.LlamaForCausalLM, g10, 16)
     gguf_llama("llama-g10-gguf", m, g10)

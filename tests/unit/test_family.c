@@ -428,16 +428,19 @@ static void test_llama_kinds(void **s) {
     assert_true(sd_model_config(m)->qkv_bias && sd_model_config(m)->out_bias);
     assert_int_equal(sd_model_config(m)->layer[0].n_kv_head, 2);
     sd_model_unref(m);
-    // a sliding window limits the context, with a warning, and survives saving
+    // a sliding window is a kind of attention, and survives saving
     warned got = {0};
     sd_run run = {.log = catch_log, .ctx = &got};
     OK(sd_model_open(REF "mistral", &run, &m, &err));
-    assert_int_equal(sd_model_config(m)->n_pos, 16);
-    assert_int_equal(got.n, 1);
+    assert_int_equal(sd_model_config(m)->n_pos, 24);
+    assert_int_equal(got.n, 0);
+    assert_string_equal(sd_model_config(m)->layer[1].kind, "window");
+    assert_string_equal(sd_model_config(m)->layer[1].options, "window=16");
     OK(sd_model_save(m, at("mistral-again"), NULL, &err));
     sd_model_unref(m);
     m = open_model(at("mistral-again"));
     assert_int_equal(sd_model_config(m)->sliding_window, 16);
+    assert_string_equal(sd_model_config(m)->layer[0].options, "window=16");
     sd_model_unref(m);
     // the same structure under a name of its own
     pieces *p = take_apart(REF "llama");

@@ -48,10 +48,10 @@ static void compare(sd_model *m, const char *folder, double tol) {
 }
 
 static const char *const models[] = {
-    "gpt2",       "gpt2-unscaled",  "gpt2-bylayer",      "gpt2-untied", "bert",
-    "bert-mlm",   "neox",           "neox-serial",       "llama",       "llama-gqa",
-    "llama-bias", "llama-llama3",   "llama-linear",      "mistral",     "qwen2",
-    "llama-g10",  "llama-g10-gguf", "llama-llama3-gguf",
+    "gpt2",           "gpt2-unscaled", "gpt2-bylayer", "gpt2-untied",    "bert",
+    "bert-mlm",       "neox",          "neox-serial",  "llama",          "llama-gqa",
+    "llama-bias",     "llama-llama3",  "llama-linear", "mistral",        "qwen2",
+    "mistral-window", "qwen2-window",  "llama-g10",    "llama-g10-gguf", "llama-llama3-gguf",
 };
 
 static void test_references(void **s) {
