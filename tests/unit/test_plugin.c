@@ -393,18 +393,19 @@ static double max_logit_difference(sd_model *a, sd_model *b) {
     return worst;
 }
 
-enum { T_MODEL, T_LAYERS, T_HEADS, T_PLANES, T_FILTER, T_BASIS, T_CALIB, T_N };
-
 static sd_status truncate_(sd_model *m, const char *layers, const char *heads, const char *planes,
                            const char *filter, const char *basis, const char *calib,
                            sd_model **out) {
-    sd_value a[T_N] = {0}, o;
-    a[T_MODEL] = mval(m);
-    const char *text[T_N] = {NULL, layers, heads, planes, filter, basis, calib};
-    for (int i = 1; i < T_N; i++)
-        if (text[i])
-            a[i] = str(text[i]);
-    sd_status st = call("truncate", a, T_N, &o);
+    enum { N = 40 };
+    sd_value a[N] = {mval(m)}, o;
+    const struct {
+        const char *name, *text;
+    } opts[] = {{"layers", layers}, {"heads", heads}, {"planes", planes},
+                {"filter", filter}, {"basis", basis}, {"calib", calib}};
+    for (size_t i = 0; i < sizeof opts / sizeof *opts; i++)
+        if (opts[i].text)
+            give("truncate", a, opts[i].name, str(opts[i].text));
+    sd_status st = call("truncate", a, (int)sd_op_find(session, "truncate")->desc->n_args, &o);
     *out = o.model;
     return st;
 }
@@ -518,7 +519,7 @@ static void test_truncate_effect(void **state) {
     c = cut(b, "0", "3", "all", "scalar", NULL, calib_text);
     assert_true(fabs(nll(a) - nll(c)) < 1e-3); /* the second mean comes from the cut model */
     assert_string_equal(sd_model_step(c, 1).op, "truncate");
-    has(sd_model_step(c, 1).version, "truncate 1.0");
+    has(sd_model_step(c, 1).version, "truncate 1.1");
     sd_model_unref(a);
     sd_model_unref(b);
     sd_model_unref(c);
