@@ -334,11 +334,8 @@ static sd_status axis_cmd(sd_plot *p, const sd_axis *a, char which, bool flip, s
             longest = k > longest ? k : longest;
         }
         bool turn = which == 'x' && longest * a->n_names > 70;
-        longest = longest > 28 ? 28 : longest;
-        /* the character terminal cannot turn them: there as many as fit side by side */
-        size_t sparse = turn ? ((longest + 2) * a->n_names / every + 54) / 55 : 1;
         SD_TRY(sd_plot_cmd(p, err, "set %ctics () %s", which,
-                           turn ? "rotate by (sd_dumb ? 0 : -60) left font ',9'" : ""));
+                           turn ? "rotate by (sd_dumb ? 0 : -35) left" : ""));
         for (size_t i = 0; i < a->n_names; i += every) {
             sd_buf b = {0}; /* a tick label is a format */
             for (const char *q = a->names[i]; *q; q++)
@@ -348,11 +345,7 @@ static sd_status axis_cmd(sd_plot *p, const sd_axis *a, char which, bool flip, s
                 st = text_var(p, "sd_tick", b.p ? b.p : "", 28, err);
             sd_buf_free(&b);
             SD_TRY(st);
-            SD_TRY(sd_plot_cmd(p, err,
-                               i / every % sparse ? "if (!sd_dumb) { set %ctics add (sd_tick "
-                                                    "%zu) }"
-                                                  : "set %ctics add (sd_tick %zu)",
-                               which, i));
+            SD_TRY(sd_plot_cmd(p, err, "set %ctics add (sd_tick %zu)", which, i));
         }
         return SD_OK;
     }
@@ -373,7 +366,7 @@ static double names_height(const sd_axis *a) {
         longest = k > longest ? k : longest;
     }
     longest = longest > 28 ? 28 : longest;
-    return longest * a->n_names > 70 ? 0.46 * (double)longest : 0;
+    return longest * a->n_names > 70 ? 0.33 * (double)longest : 0;
 }
 
 /* ---- series ---- */
