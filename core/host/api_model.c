@@ -77,14 +77,10 @@ static int h_model_layer(sd_call *c, sd_hmodel *m, int32_t layer, sd_hlayer_info
     if (!h || !layer_ok(c, h, layer, false))
         return c->err.code;
     const sd_layer_cfg *g = &sd_model_config(h->u.model)->layer[layer];
-    sd_hlayer_info i = {.n_head = g->n_head,
-                        .n_kv_head = g->n_kv_head,
-                        .d_qk = g->d_qk,
-                        .d_v = g->d_v,
-                        .planes = g->planes,
-                        .f_rank = g->f_rank,
-                        .scores = scores_of(g),
-                        .scale = g->scale};
+    sd_hlayer_info i = {.scores = scores_of(g), .scale = g->scale};
+#define COPY(name_, lo_, hi_, opt_) i.name_ = g->name_;
+    SD_LAYER_INTS(COPY)
+#undef COPY
     snprintf(i.kind, sizeof i.kind, "%s", g->kind);
     snprintf(i.options, sizeof i.options, "%s", g->options);
     return sd_api_fill(c, out, &i, sizeof i);
@@ -99,12 +95,9 @@ static int h_model_set_layer(sd_call *c, sd_hmodel *m, int32_t layer, const sd_h
     if (!memchr(in->kind, 0, sizeof in->kind) || !memchr(in->options, 0, sizeof in->options))
         return sd_api_fail(c, SD_EINVAL, "model_set_layer: kind or options is not terminated");
     sd_layer_cfg g = sd_model_config(h->u.model)->layer[layer];
-    g.n_head = in->n_head;
-    g.n_kv_head = in->n_kv_head;
-    g.d_qk = in->d_qk;
-    g.d_v = in->d_v;
-    g.planes = in->planes;
-    g.f_rank = in->f_rank;
+#define COPY(name_, lo_, hi_, opt_) g.name_ = in->name_;
+    SD_LAYER_INTS(COPY)
+#undef COPY
     g.scale = in->scale;
     snprintf(g.kind, sizeof g.kind, "%s", in->kind);
     snprintf(g.options, sizeof g.options, "%s", in->options);

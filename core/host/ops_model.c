@@ -4,11 +4,42 @@
 #include "base/map.h"
 #include "host/host.h"
 #include "io/info.h"
+#include "io/json.h"
+
+/* Arguments of the steps that made a model: those of an operation known here must be its own, or
+ * a recipe would leave them out and make another model. */
+static sd_status check_lineage(const sd_session *s, const sd_model *m, sd_err *err) {
+    for (size_t i = 0; i < sd_model_n_steps(m); i++) {
+        sd_step step = sd_model_step(m, i);
+        const sd_op *op = sd_op_find(s, step.op);
+        if (!op)
+            continue; // of a plugin that is not loaded
+        json_t *args = NULL;
+        SD_TRY(sd_json_parse(step.args, strlen(step.args), "args", &args, err));
+        const char *key;
+        json_t *v;
+        sd_status st = SD_OK;
+        json_object_foreach(args, key, v) {
+            int index;
+            st = sd_op_arg_find(op->desc, key, &index, err);
+            if (st != SD_OK)
+                break;
+        }
+        json_decref(args);
+        if (st != SD_OK) {
+            sd_err_context(err, "%s: lineage step %zu", sd_model_path(m), i);
+            return st;
+        }
+    }
+    return SD_OK;
+}
 
 static int op_open(const sd_host *host, sd_call *c) {
     (void)host;
     sd_model *m = NULL;
     sd_status st = sd_model_open(sd_call_arg(c, "path")->s, &c->s->run, &m, &c->err);
+    if (st == SD_OK)
+        st = check_lineage(c->s, m, &c->err);
     return sd_call_return_model(c, st, m);
 }
 

@@ -95,15 +95,12 @@ static void push_config(lua_State *L, const sd_config *c) {
         const sd_layer_cfg *l = &c->layer[i];
         lua_createtable(L, 0, 8);
         set_str(L, "kind", l->kind);
-        set_int(L, "n_head", l->n_head);
-        set_int(L, "n_kv_head", l->n_kv_head);
-        set_int(L, "d_qk", l->d_qk);
-        set_int(L, "d_v", l->d_v);
+#define SET(name_, lo_, hi_, opt_) \
+    if (!(opt_) || l->name_)       \
+        set_int(L, #name_, l->name_);
+        SD_LAYER_INTS(SET)
+#undef SET
         set_num(L, "scale", l->scale);
-        if (l->planes)
-            set_int(L, "planes", l->planes);
-        if (l->f_rank)
-            set_int(L, "f_rank", l->f_rank);
         if (l->options[0])
             set_str(L, "options", l->options);
         lua_rawseti(L, -2, i); /* from 0, as layers are */

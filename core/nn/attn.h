@@ -90,7 +90,8 @@ typedef struct sd_attn_args {
     int batch, tokens; /* B, T */
     int n_head, n_kv;  /* H, Hkv */
     int d_qk, d_v, planes, f_rank;
-    int first; /* decode: the token that row 0 of o, dval and, for recurrent kinds, proj stands for */
+    int first; /* decode: the token that row 0 of o, dval and, for recurrent kinds, proj stands for
+                */
     bool causal;
     int window; /* a causal row i sees keys i−window+1 .. i; 0: all before it */
     double scale;

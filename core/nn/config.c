@@ -43,6 +43,16 @@ void sd_config_free(sd_config *c) {
     c->n_layer = 0;
 }
 
+bool sd_layer_same(const sd_layer_cfg *a, const sd_layer_cfg *b) {
+    double tol = 1e-14 * (fabs(a->scale) + fabs(b->scale));
+    bool same = strcmp(a->kind, b->kind) == 0 && strcmp(a->options, b->options) == 0 &&
+                fabs(a->scale - b->scale) <= tol;
+#define SAME(name_, lo_, hi_, opt_) same = same && a->name_ == b->name_;
+    SD_LAYER_INTS(SAME)
+#undef SAME
+    return same;
+}
+
 bool sd_layer_option(const char *options, const char *key, char *out, size_t n) {
     size_t klen = strlen(key);
     const char *p = options;
@@ -96,15 +106,13 @@ static sd_status check_layer(const sd_config *c, int l, sd_err *err) {
         return sd_fail(err, SD_EFORMAT, "attention kind is missing");
     if (memchr(lc->options, 0, sizeof lc->options) == NULL)
         return sd_fail(err, SD_EFORMAT, "options are not terminated");
-    SD_TRY(in_range("n_head", lc->n_head, 1, 4096, err));
+#define CHECK(name_, lo_, hi_, opt_) SD_TRY(in_range(#name_, lc->name_, lo_, hi_, err));
+    SD_LAYER_INTS(CHECK)
+#undef CHECK
     SD_TRY(in_range("n_kv_head", lc->n_kv_head, 1, lc->n_head, err));
     if (lc->n_head % lc->n_kv_head != 0)
         return sd_fail(err, SD_EFORMAT, "n_head %d is no multiple of n_kv_head %d", lc->n_head,
                        lc->n_kv_head);
-    SD_TRY(in_range("d_qk", lc->d_qk, 0, 8192, err));
-    SD_TRY(in_range("d_v", lc->d_v, 1, 8192, err));
-    SD_TRY(in_range("planes", lc->planes, 0, 8192, err));
-    SD_TRY(in_range("f_rank", lc->f_rank, 0, 16384, err));
     SD_TRY(in_range("n_head * head dimension",
                     (int64_t)lc->n_head * (lc->d_qk > lc->d_v ? lc->d_qk : lc->d_v), 1, 1 << 18,
                     err));

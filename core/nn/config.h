@@ -30,6 +30,17 @@ typedef struct sd_layer_cfg {
     int planes, f_rank;
     char options[64]; /* "key=value ..." of the kind's own option table */
 } sd_layer_cfg;
+/* Its integers, for what reads, writes, compares or checks them all: X(name, least, most, may the
+ * key be left out). Beside them stand kind, options and scale. */
+#define SD_LAYER_INTS(X)         \
+    X(n_head, 1, 4096, false)    \
+    X(n_kv_head, 1, 4096, false) \
+    X(d_qk, 0, 8192, false)      \
+    X(d_v, 1, 8192, false)       \
+    X(planes, 0, 8192, true)     \
+    X(f_rank, 0, 16384, true)
+/* Equal in every field; scales to a relative 1e-14 (they pass through text). */
+bool sd_layer_same(const sd_layer_cfg *a, const sd_layer_cfg *b);
 
 /* Which parts a layer has follows from its kind's row (sd_attn_role_shape): dimensions it has no
  * use for are 0. Where the diagonal of its scores comes from: */
@@ -80,6 +91,17 @@ typedef struct sd_config {
 
 enum { SD_MAX_LAYERS = 1024 };
 sd_status sd_config_init(sd_config *c, int n_layer, sd_err *err); /* zeroed, layers allocated */
+/* The model's scalars in the same way, arrays of text and the rotary frequencies apart: X(name). */
+#define SD_CONFIG_INTS(X)                                                                        \
+    X(n_layer)                                                                                   \
+    X(d_model)                                                                                   \
+    X(d_ff) X(vocab) X(n_pos) X(causal) X(norm) X(final_norm) X(embed_norm) X(block) X(act)      \
+        X(gated_mlp) X(pos) X(rope.dim) X(rope.style) X(rope.original_ctx) X(rope.n_factor)      \
+            X(n_type) X(tied) X(has_head) X(mlm_head) X(qkv_bias) X(out_bias) X(mlp_bias) X(bos) \
+                X(eos) X(sliding_window)
+#define SD_CONFIG_REALS(X) \
+    X(norm_eps)            \
+    X(rope.theta) X(rope.factor) X(rope.low_freq) X(rope.high_freq) X(embed_scale) X(d_floor)
 sd_status sd_config_copy(sd_config *dst, const sd_config *src, sd_err *err);
 void sd_config_free(sd_config *c);
 /* Consistency and sane limits (every product that sizes an allocation); names the field. */

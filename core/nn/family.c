@@ -30,6 +30,24 @@ void sd_family_list(sd_buf *out) {
         sd_buf_printf(out, "%s%s", i ? ", " : "", families[i]->name);
 }
 
+void sd_family_list_gguf(sd_buf *out) {
+    const char *sep = "";
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        for (const char *const *a = families[i]->gguf; a && *a; a++) {
+            sd_buf_printf(out, "%s%s", sep, *a);
+            sep = ", ";
+        }
+    }
+}
+
+bool sd_family_reads_gguf(const sd_family *f, const char *arch) {
+    for (const char *const *a = f->gguf; a && *a; a++) {
+        if (strcmp(*a, arch) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* ---- stored tensors from rows -------------------------------------------------------------- */
 
 static bool is_fused(sd_layout lay) {
@@ -265,10 +283,13 @@ sd_status sd_family_act(const json_t *config, const char *key, const char *dflt,
             return SD_OK;
         }
     }
-    return sd_fail(err, SD_EFORMAT,
-                   "%s '%.64s' is not supported (known: gelu, gelu_new, gelu_pytorch_tanh, "
-                   "gelu_fast, relu, silu)",
-                   key, v);
+    sd_buf b = {0};
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++)
+        sd_buf_printf(&b, "%s%s", i ? ", " : "", acts[i].name);
+    sd_status st =
+        sd_fail(err, SD_EFORMAT, "%s '%.64s' is not supported (known: %s)", key, v, b.p ? b.p : "");
+    sd_buf_free(&b);
+    return st;
 }
 
 const char *sd_family_act_name(sd_act a) {

@@ -86,6 +86,8 @@ const char *sd_family_strip(const char *name, const char *prefix);
 void sd_family_name(char out[128], const char *name); /* copies; "?" when longer than 127 */
 /* "gpt2, sd, ...", for messages. */
 void sd_family_list(sd_buf *out);
+void sd_family_list_gguf(sd_buf *out); /* architectures read from GGUF files */
+bool sd_family_reads_gguf(const sd_family *f, const char *arch);
 
 extern const sd_family sd_family_gpt2, sd_family_sd, sd_family_bert, sd_family_gpt_neox,
     sd_family_llama;

@@ -42,10 +42,8 @@ static bool is_named(const json_t *config) {
 }
 
 static bool matches(const json_t *config, bool gguf) {
-    if (gguf) {
-        const char *a = gguf_arch(config);
-        return !strcmp(a, "llama") || !strcmp(a, "qwen2") || !strcmp(a, "mistral");
-    }
+    if (gguf)
+        return sd_family_reads_gguf(&sd_family_llama, gguf_arch(config));
     if (is_named(config))
         return true;
     // another name for the same structure: accepted by its keys; its tensors must then match too
@@ -494,7 +492,10 @@ static sd_status describe(const sd_config *cfg, json_t **out, sd_err *err) {
     return SD_OK;
 }
 
+static const char *const gguf_archs[] = {"llama", "qwen2", "mistral", NULL};
+
 const sd_family sd_family_llama = {
+    .gguf = gguf_archs,
     .name = "llama",
     .summary = "Llama, Mistral, Qwen2, SmolLM: RMS norm, rotary positions, grouped key heads",
     .matches = matches,

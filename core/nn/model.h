@@ -82,6 +82,7 @@ typedef struct sd_relayout {
 typedef struct sd_family {
     const char *name; /* "gpt2" */
     const char *summary;
+    const char *const *SD_NULLABLE gguf; /* general.architecture values read; NULL-terminated */
     /* Does this config.json (HF spelling) or GGUF metadata describe this family? */
     bool (*matches)(const json_t *config, bool gguf);
     /* Fills cfg from config and, where the config is silent, from the tensors' names and shapes. */

@@ -15,6 +15,56 @@ void sd_model_free_step(model_step *s) {
     sd_free(s->hash);
 }
 
+static bool made_of(const char *s, size_t least, size_t most, const char *others) {
+    size_t n = strlen(s);
+    for (size_t i = 0; i < n; i++) {
+        char c = s[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              strchr(others, c)))
+            return false;
+    }
+    return n >= least && n <= most;
+}
+
+static bool is_hash(const char *s) {
+    static const char *const tags[] = {"sha256:", "header:", "new:", "chain:"};
+    for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++) {
+        size_t n = strlen(tags[i]);
+        if (strncmp(s, tags[i], n) == 0)
+            return strlen(s + n) == 64 && strspn(s + n, "0123456789abcdef") == 64;
+    }
+    return false;
+}
+
+/* A step comes from a stranger's file, and is shown and written into recipes: names and hashes are
+ * what they are called, arguments a JSON object without control characters. */
+static sd_status check_step(const char *op, const char *version, const char *args, const char *hash,
+                            sd_err *err) {
+    if (!made_of(op, 1, 64, "_.") || (op[0] >= '0' && op[0] <= '9'))
+        return sd_fail(err, SD_EFORMAT, "op is no operation's name (letters, digits, _, up to 64)");
+    if (!made_of(version, 0, 96, " ._+-~:()/,@"))
+        return sd_fail(err, SD_EFORMAT,
+                       "version of '%s' is no version (letters, digits and \" ._+-~:()/,@\", up "
+                       "to 96)",
+                       op);
+    if (!is_hash(hash))
+        return sd_fail(err, SD_EFORMAT,
+                       "input_hash of '%s' is no hash (sha256:, header:, new: or chain: and 64 "
+                       "hexadecimal digits)",
+                       op);
+    for (const unsigned char *p = (const unsigned char *)args; *p; p++) {
+        if (*p < 0x20 || *p == 0x7f)
+            return sd_fail(err, SD_EFORMAT, "args of '%s' hold a control character (byte %u)", op,
+                           (unsigned)*p);
+    }
+    json_t *j = NULL;
+    sd_status st = sd_json_parse(args, strlen(args), "args", &j, err);
+    if (st == SD_OK && !json_is_object(j))
+        st = sd_fail(err, SD_EFORMAT, "args of '%s' are no JSON object", op);
+    json_decref(j);
+    return st;
+}
+
 sd_status sd_model_push_step(sd_model *m, const char *op, const char *version, const char *args,
                              const char *hash, sd_err *err) {
     SD_TRY(sd_grow((void **)&m->steps, &m->cap_steps, m->n_steps + 1, sizeof *m->steps, err));
@@ -43,6 +93,11 @@ sd_status sd_model_read_steps(const json_t *config, sd_model *m, sd_err *err) {
         SD_TRY(sd_json_str(o, "version", &version, NULL, err));
         SD_TRY(sd_json_str(o, "args", &args, NULL, err));
         SD_TRY(sd_json_str(o, "input_hash", &hash, NULL, err));
+        sd_status st = check_step(op, version, args, hash, err);
+        if (st != SD_OK) {
+            sd_err_context(err, "'sd_lineage': step %zu", i);
+            return st;
+        }
         SD_TRY(sd_model_push_step(m, op, version, args, hash, err));
     }
     return SD_OK;
@@ -111,6 +166,7 @@ sd_status sd_model_add_step(sd_model *m, const char *op, const char *version, co
                             sd_err *err) {
     char hash[80];
     SD_TRY(input_hash(m, hash, err));
+    SD_TRY(check_step(op, version, args, hash, err)); // what is saved must open
     return sd_model_push_step(m, op, version, args, hash, err);
 }
 

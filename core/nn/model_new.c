@@ -84,24 +84,29 @@ static sd_status init_part(sd_model *m, int layer, sd_role r, uint64_t seed, sd_
     return st;
 }
 
+/* Every field of a config and the seed: two models that differ in any of them differ in this. */
 static void config_hash(const sd_config *cfg, uint64_t seed, char out[72]) {
     sd_sha256 h;
-    char hex[65];
+    char hex[65], buf[192];
     sd_sha256_init(&h);
-    char buf[512];
-    int n = snprintf(buf, sizeof buf, "%s %d %d %d %d %d %d %.17g %d %d %d %d %d %.17g %.17g %llu",
-                     cfg->family, cfg->n_layer, cfg->d_model, cfg->d_ff, cfg->vocab, cfg->n_pos,
-                     (int)cfg->norm, cfg->norm_eps, (int)cfg->block, (int)cfg->act, (int)cfg->pos,
-                     cfg->rope.dim, cfg->tied, cfg->embed_scale, cfg->d_floor,
-                     (unsigned long long)seed);
-    sd_sha256_add(&h, buf, (size_t)n);
+#define ADD(...) sd_sha256_add(&h, buf, (size_t)snprintf(buf, sizeof buf, __VA_ARGS__))
+#define INT(f_) ADD(" %d", (int)cfg->f_);
+#define REAL(f_) ADD(" %.17g", cfg->f_);
+    ADD("%s %llu %s", cfg->family, (unsigned long long)seed, cfg->rope.scaling);
+    SD_CONFIG_INTS(INT)
+    SD_CONFIG_REALS(REAL)
+    for (int i = 0; i < cfg->rope.n_factor; i++)
+        ADD(" %.9g", (double)cfg->rope.freq_factor[i]);
     for (int l = 0; l < cfg->n_layer; l++) {
         const sd_layer_cfg *lc = &cfg->layer[l];
-        n = snprintf(buf, sizeof buf, "|%s %d %d %d %d %.17g %d %d %s", lc->kind, lc->n_head,
-                     lc->n_kv_head, lc->d_qk, lc->d_v, lc->scale, lc->planes, lc->f_rank,
-                     lc->options);
-        sd_sha256_add(&h, buf, (size_t)n);
+        ADD("|%s %.17g %s", lc->kind, lc->scale, lc->options);
+#define LAYER(name_, lo_, hi_, opt_) ADD(" %d", lc->name_);
+        SD_LAYER_INTS(LAYER)
     }
+#undef ADD
+#undef INT
+#undef REAL
+#undef LAYER
     sd_sha256_hex(&h, hex);
     snprintf(out, 72, "new:%s", hex);
 }

@@ -146,10 +146,19 @@ static sd_status match_tensors(sd_model *m, found_list *f, const sd_run *run, sd
 /* ---- config.json: sd's own keys ------------------------------------------------------------ */
 
 json_t *sd_layer_json(const sd_layer_cfg *lc) {
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:f, s:i, s:i, s:s}", "kind", lc->kind, "n_head",
-                     lc->n_head, "n_kv_head", lc->n_kv_head, "d_qk", lc->d_qk, "d_v", lc->d_v,
-                     "scale", lc->scale, "planes", lc->planes, "f_rank", lc->f_rank, "options",
-                     lc->options);
+    json_t *o = json_pack("{s:s}", "kind", lc->kind);
+    int bad = !o;
+#define PUT(name_, lo_, hi_, opt_) \
+    bad = bad || json_object_set_new(o, #name_, json_integer(lc->name_)) != 0;
+    SD_LAYER_INTS(PUT)
+#undef PUT
+    bad = bad || json_object_set_new(o, "scale", json_real(lc->scale)) != 0 ||
+          json_object_set_new(o, "options", json_string(lc->options)) != 0;
+    if (bad) {
+        json_decref(o);
+        return NULL;
+    }
+    return o;
 }
 
 sd_status sd_layer_from_json(const json_t *o, sd_layer_cfg *lc, sd_err *err) {
@@ -164,12 +173,10 @@ sd_status sd_layer_from_json(const json_t *o, sd_layer_cfg *lc, sd_err *err) {
     memset(lc, 0, sizeof *lc);
     strcpy(lc->kind, kind);
     strcpy(lc->options, options);
-    SD_TRY(sd_family_int(o, "n_head", NULL, 1, 4096, true, &lc->n_head, err));
-    SD_TRY(sd_family_int(o, "n_kv_head", NULL, 1, 4096, true, &lc->n_kv_head, err));
-    SD_TRY(sd_family_int(o, "d_qk", NULL, 0, 8192, true, &lc->d_qk, err));
-    SD_TRY(sd_family_int(o, "d_v", NULL, 1, 8192, true, &lc->d_v, err));
-    SD_TRY(sd_family_int(o, "planes", NULL, 0, 8192, false, &lc->planes, err));
-    SD_TRY(sd_family_int(o, "f_rank", NULL, 0, 16384, false, &lc->f_rank, err));
+#define GET(name_, lo_, hi_, opt_) \
+    SD_TRY(sd_family_int(o, #name_, NULL, lo_, hi_, !(opt_), &lc->name_, err));
+    SD_LAYER_INTS(GET)
+#undef GET
     sd_attn_normalize(lc); // written before kinds said what they have no use for
     return sd_json_f64(o, "scale", &lc->scale, NULL, err);
 }
@@ -213,17 +220,17 @@ static sd_status unknown_family(const json_t *config, bool gguf, sd_err *err) {
         key = "architecture";
     }
     if (gguf)
-        return sd_fail(err, SD_EFORMAT,
-                       "unknown model family: %s '%.64s' (known in GGUF files: llama, qwen2, "
-                       "mistral)",
-                       key, t ? t : "");
+        key = "GGUF architecture";
     sd_buf b = {0};
-    sd_family_list(&b);
+    if (gguf)
+        sd_family_list_gguf(&b);
+    else
+        sd_family_list(&b);
     sd_status st =
-        t ? sd_fail(err, SD_EFORMAT, "unknown model family: %s '%.64s' (known: %s)", key, t,
-                    b.p ? b.p : "")
-          : sd_fail(err, SD_EFORMAT, "config.json names no model_type (known families: %s)",
-                    b.p ? b.p : "");
+        t || gguf ? sd_fail(err, SD_EFORMAT, "unknown model family: %s '%.64s' (known: %s)", key,
+                            t ? t : "", b.p ? b.p : "")
+                  : sd_fail(err, SD_EFORMAT, "config.json names no model_type (known families: %s)",
+                            b.p ? b.p : "");
     sd_buf_free(&b);
     return st;
 }

@@ -9,14 +9,6 @@
 #include "base/mem.h"
 #include "io/json.h"
 
-static bool same_layer(const sd_layer_cfg *a, const sd_layer_cfg *b) {
-    double tol = 1e-14 * (__builtin_fabs(a->scale) + __builtin_fabs(b->scale));
-    return strcmp(a->kind, b->kind) == 0 && strcmp(a->options, b->options) == 0 &&
-           a->n_head == b->n_head && a->n_kv_head == b->n_kv_head && a->d_qk == b->d_qk &&
-           a->d_v == b->d_v && __builtin_fabs(a->scale - b->scale) <= tol &&
-           a->planes == b->planes && a->f_rank == b->f_rank;
-}
-
 /* Layers the family's own keys cannot express go under "sd_layers" (null = as the keys say). */
 static sd_status describe_layers(const sd_model *m, json_t *o, sd_err *err) {
     sd_config back = {0};
@@ -25,7 +17,7 @@ static sd_status describe_layers(const sd_model *m, json_t *o, sd_err *err) {
         bool any = false;
         json_t *a = json_array();
         for (int l = 0; a && l < m->cfg.n_layer; l++) {
-            bool same = same_layer(&back.layer[l], &m->cfg.layer[l]);
+            bool same = sd_layer_same(&back.layer[l], &m->cfg.layer[l]);
             any = any || !same;
             json_array_append_new(a, same ? json_null() : sd_layer_json(&m->cfg.layer[l]));
         }

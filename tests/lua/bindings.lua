@@ -368,5 +368,56 @@ test("what a model and its tables say of settings", function()
     raises("0 is nan", ranks, { -(0 / 0) })
 end)
 
+-- What a file says of its making is checked on opening: arguments an operation has not are refused.
+test("lineage of a stranger", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    local m = new { preset = "nano", n_layer = 1 }
+    save(m, dir)
+    local function with(args)
+        local f = assert(io.open(dir .. "/config.json"))
+        local text = f:read "a"
+        f:close()
+        text = text:gsub('"args": "[^\n]*"', function() return '"args": "' .. args .. '"' end)
+        f = assert(io.open(dir .. "/config.json", "w"))
+        f:write(text)
+        f:close()
+        -- the config file is the one to be read: the weights' own copy says the same
+        f = assert(io.open(dir .. "/model.safetensors", "rb"))
+        local bytes = f:read "a"
+        f:close()
+        local n = ("<I8"):unpack(bytes)
+        local head, data = bytes:sub(9, 8 + n), bytes:sub(9 + n)
+        head = head:gsub("sd_config", "sd_other")
+        f = assert(io.open(dir .. "/model.safetensors", "wb"))
+        f:write(("<I8"):pack(#head), head, data)
+        f:close()
+    end
+    with [[{\"preset\":\"nano\"}]]
+    open(dir)
+    with [[{\"preset\":\"nano\",\"evil\":1}]]
+    raises("lineage step 0.*evil", open, dir)
+    with [[{\n}]]
+    raises("control character", open, dir)
+    for _, f in ipairs { "config.json", "model.safetensors" } do os.remove(dir .. "/" .. f) end
+    os.remove(dir)
+end)
+
+-- Tensors that no part of a model uses are named by info and by the model.
+test("unused tensors", function()
+    local i = info "tests/ref/models/bert"
+    local n = 0
+    for r = 0, #i - 1 do
+        local row = i:row(r)
+        if row.unused then
+            n = n + 1
+            assert(row.name:find "pooler" and row.unused:find "pooler", row.name)
+        end
+    end
+    assert(n == 2 and i.meta.unused == 2, n)
+    assert(tostring(open "tests/ref/models/bert"):find "unused      2 tensors")
+    raises("no language%-model head", logits, open "tests/ref/models/bert", { 1, 2, 3 })
+end)
+
 print(("%d passed, %d failed"):format(pass, fail))
 os.exit(fail == 0 and 0 or 1)

@@ -525,6 +525,20 @@ static void test_refusals(void **s) {
         {"sd_layers", "[null]", "sd_layers"},
         {"sd_layers", "[null, {\"kind\": 3}]", "kind"},
         {"sd_lineage", "7", "sd_lineage"},
+#define HASH "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+#define STEP(op_, version_, args_, hash_)                                 \
+    "[{\"op\":\"" op_ "\",\"version\":\"" version_ "\",\"args\":\"" args_ \
+    "\",\"input_hash\":\"" hash_ "\"}]"
+        {"sd_lineage", STEP("cut", "1\\nos.exit()", "{}", HASH), "version of 'cut'"},
+        {"sd_lineage", STEP("cut", "1", "{}", "x\\nos.exit()"), "input_hash of 'cut'"},
+        {"sd_lineage", STEP("cut", "1", "{}", "sha256:00"), "input_hash of 'cut'"},
+        {"sd_lineage", STEP("cut\\u202e", "1", "{}", HASH), "op is no operation's name"},
+        {"sd_lineage", STEP("", "1", "{}", HASH), "op is no operation's name"},
+        {"sd_lineage", STEP("cut", "1", "[]", HASH), "no JSON object"},
+        {"sd_lineage", STEP("cut", "1", "{\\n}", HASH), "control character"},
+        {"sd_lineage", STEP("cut", "1", "{", HASH), "args"},
+        {"sd_lineage", "[{\"op\":\"cut\",\"version\":1,\"args\":\"{}\",\"input_hash\":\"\"}]",
+         "version"},
         {"add_cross_attention", "true", "add_cross_attention"},
         {"bos_token_id", "\"x\"", "bos_token_id"},
     };

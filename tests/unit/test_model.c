@@ -321,6 +321,44 @@ static void test_new(void **s) {
 }
 
 /* A crash between the two files of a folder that is written over leaves no mixture. */
+/* The hash of a fresh model covers every field of its config: one that differs in one, differs. */
+static void test_fresh_hash(void **s) {
+    (void)s;
+    sd_config c = {0};
+    char seen[8][80];
+    OK(sd_config_init(&c, 1, &err));
+    strcpy(c.family, "sd");
+    c.d_model = 8, c.d_ff = 16, c.vocab = 10, c.n_pos = 8;
+    c.causal = c.has_head = c.tied = true;
+    c.block = SD_BLOCK_PRE, c.pos = SD_POS_LEARNED;
+    c.layer[0] = (sd_layer_cfg){
+        .kind = "softmax", .n_head = 2, .n_kv_head = 2, .d_qk = 4, .d_v = 4, .scale = 0.5};
+    for (int k = 0; k < 8; k++) {
+        sd_config v = c;
+        sd_layer_cfg layer = c.layer[0];
+        v.layer = &layer;
+        v.causal = k != 1;
+        v.rope.theta = k == 2 ? 5e5 : c.rope.theta;
+        v.qkv_bias = k == 3;
+        v.mlp_bias = k == 4;
+        v.norm = k == 5 ? SD_NORM_LAYER : SD_NORM_NONE;
+        v.out_bias = k == 6;
+        layer.scale = k == 7 ? 0.25 : 0.5;
+        sd_model *m = NULL;
+        OK(sd_model_new(&v, 1, &m, &err));
+        OK(sd_model_add_step(m, "train", "1", "{}", &err));
+        strcpy(seen[k], sd_model_step(m, 0).input_hash);
+        for (int i = 0; i < k; i++)
+            assert_string_not_equal(seen[i], seen[k]);
+        // what would not open again is not recorded
+        assert_int_equal(sd_model_add_step(m, "train", "1\n", "{}", &err), SD_EFORMAT);
+        assert_int_equal(sd_model_add_step(m, "train", "1", "[1]", &err), SD_EFORMAT);
+        assert_int_equal(sd_model_n_steps(m), 1);
+        sd_model_unref(m);
+    }
+    sd_config_free(&c);
+}
+
 static void test_save_atomic(void **s) {
     (void)s;
     sd_model *a = nano("sd", "sd", SD_NORM_NONE, 1), *b = nano("sd", "softmax", SD_NORM_LAYER, 2);
@@ -426,8 +464,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bundled),     cmocka_unit_test(test_write_through),
         cmocka_unit_test(test_save_edited), cmocka_unit_test(test_surgery),
-        cmocka_unit_test(test_new),         cmocka_unit_test(test_save_atomic),
-        cmocka_unit_test(test_cache),       cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_new),         cmocka_unit_test(test_fresh_hash),
+        cmocka_unit_test(test_save_atomic), cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }
