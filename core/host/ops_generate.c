@@ -9,6 +9,7 @@
 #include "host/host.h"
 #include "nn/decode.h"
 #include "nn/forward.h"
+#include "nn/hook.h"
 
 enum { DETOKENIZE_LEAD = 4 };
 
@@ -104,20 +105,41 @@ static sd_status taken(job *j, bool *end, sd_err *err) {
     return SD_OK;
 }
 
+/* Logits after all tokens so far, the last `fresh` of which are new. A model that carries hooks is
+ * run over everything again: what they change is the activations of whole sequences. */
+static sd_status advance(job *j, sd_decoder *d, size_t fresh, sd_err *err) {
+    if (d)
+        return sd_decoder_feed(d, j->ids + j->n - fresh, (int)fresh, j->logits, err);
+    sd_forward_opts o = {.run = &j->c->s->run, .last_logits = true};
+    return sd_forward(j->m, j->ids, 1, (int)j->n, &o, NULL, j->logits, err);
+}
+
+static sd_status decoder_of(job *j, sd_decoder **d, sd_err *err) {
+    const sd_net *net = NULL;
+    size_t hooks = 0;
+    sd_decode_plan plan = {
+        .capacity = (int)j->cap, .rows = (int)j->n_prompt, .threads = j->c->s->run.threads};
+    sd_model_hooks(j->m, &hooks);
+    *d = NULL;
+    SD_TRY(sd_forward_net(j->m, &net, err));
+    SD_TRY(sd_decoder_new(net, &plan, d, err)); /* also says what cannot be decoded */
+    if (hooks) {
+        sd_decoder_free(*d);
+        *d = NULL;
+    }
+    return SD_OK;
+}
+
 static sd_status produce(job *j, sd_err *err) {
     const sd_config *cfg = sd_model_config(j->m);
     const sd_run *run = &j->c->s->run;
     size_t v = (size_t)cfg->vocab, made = j->n_prompt;
     sd_tokenizer *tok = sd_model_tokenizer(j->m);
     int32_t eos = cfg->eos >= 0 ? cfg->eos : tok ? sd_tokenizer_special(tok, "eos") : -1;
-    const sd_net *net = NULL;
     sd_decoder *d = NULL;
     sd_status st;
-    SD_TRY(sd_forward_net(j->m, &net, err));
-    sd_decode_plan plan = {
-        .capacity = (int)j->cap, .rows = (int)j->n_prompt, .threads = run->threads};
-    SD_TRY(sd_decoder_new(net, &plan, &d, err));
-    SD_GO(st, out, sd_decoder_feed(d, j->ids, (int)j->n_prompt, j->logits, err));
+    SD_TRY(decoder_of(j, &d, err));
+    SD_GO(st, out, advance(j, d, j->n, err));
     while (j->n < j->cap) {
         int32_t id = 0;
         bool end = false;
@@ -130,7 +152,7 @@ static sd_status produce(job *j, sd_err *err) {
             break;
         if (!run->stream)
             sd_run_progress(run, "generate", (double)(j->n - made), (double)(j->cap - made));
-        SD_GO(st, out, sd_decoder_feed(d, &id, 1, j->logits, err));
+        SD_GO(st, out, advance(j, d, 1, err));
     }
 out:
     sd_decoder_free(d);

@@ -31,6 +31,14 @@ typedef struct sd_forward_opts {
     bool stop_after_capture;    /* do not run past the last layer's attention */
     bool capture_output;        /* the capture comes after the heads have run, with their outputs */
     const int32_t *token_types; // (B, T) BERT segment ids; nullable = 0
+    bool last_logits; /* logits of each sequence's last token only: (B, V) */
+    /* nn/hook.h; after those the model carries. All sequences then go in one run. */
+    const struct sd_hook *hooks;
+    size_t n_hooks;
+    /* Begins in front of layer start_layer with its input (B, T, D), as the point resid_pre gave
+     * it; NULL: at the embedding. */
+    const float *start;
+    int start_layer;
 } sd_forward_opts;
 
 /* ids (B, T), each checked against V; T against the position table ("forward of 9 tokens: the

@@ -38,6 +38,7 @@ void sd_model_unref(sd_model *m) {
     sd_map_free(&m->index);
     sd_free(m->unused);
     sd_free(m->steps);
+    sd_model_drop_hooks(m);
     sd_free(m->name);
     sd_free(m->path);
     sd_free(m->tokenizer_source);
@@ -89,6 +90,7 @@ sd_status sd_model_clone(const sd_model *src, sd_model **out, sd_err *err) {
         memcpy(m->unused, src->unused, src->n_unused * sizeof *m->unused);
         m->n_unused = src->n_unused;
     }
+    SD_GO(st, fail, sd_model_share_hooks(m, src, err));
     for (size_t i = 0; i < src->n_steps; i++)
         SD_GO(st, fail,
               sd_model_push_step(m, src->steps[i].op, src->steps[i].version, src->steps[i].args,

@@ -7,6 +7,7 @@
  *   model_change.c   changes of a layer's config
  *   model_save.c     saving
  *   model_lineage.c  how it was made
+ *   model_hook.c     hooks it carries
  */
 #ifndef SD_NN_MODEL_I_H
 #define SD_NN_MODEL_I_H
@@ -39,6 +40,7 @@ typedef struct model_unused {
     const char *why; // static text
     bool kept;       // an entry as well
 } model_unused;
+typedef struct model_hook model_hook; // shared by the models that carry it
 
 enum { MODEL_SLOTS = 4 };
 typedef struct model_slot { // recently read tensors as F32/F64, so that Q, K and V of a fused one
@@ -74,6 +76,10 @@ struct sd_model {
     size_t cache_bytes;
     void (*cache_destroy)(void *);
 
+    struct sd_hook *hooks; // nn/hook.h
+    model_hook **hook_refs;
+    size_t n_hooks;
+
     pthread_mutex_t lock; // of slots, clock, tokenizer
     model_slot slots[MODEL_SLOTS];
     uint64_t clock;
@@ -83,6 +89,10 @@ sd_model *sd_model_alloc(sd_err *err);
 /* Files a tokenizer may consist of, by index; NULL past the end. */
 const char *sd_model_tokenizer_file(size_t i);
 void sd_shape_text(int ndim, const int64_t *shape, char out[96]); /* "[2, 3]" */
+
+/* ---- model_hook.c ---- */
+sd_status sd_model_share_hooks(sd_model *m, const sd_model *src, sd_err *err);
+void sd_model_drop_hooks(sd_model *m);
 
 /* ---- model_store.c ---- */
 model_blob *sd_blob_new(SD_OWN sd_tensor *t, sd_err *err); /* t stays the caller's on failure */

@@ -150,6 +150,11 @@ static sd_status write_folder(sd_model *m, const char *dir, const char *config, 
 }
 
 sd_status sd_model_save(sd_model *m, const char *dir_in, const sd_run *run, sd_err *err) {
+    if (m->n_hooks)
+        return sd_fail(err, SD_EINVAL,
+                       "%s carries %zu hook%s (patch), which live in this session only: it cannot "
+                       "be saved",
+                       m->name, m->n_hooks, m->n_hooks == 1 ? "" : "s");
     size_t n = strlen(dir_in);
     while (n > 1 && dir_in[n - 1] == '/')
         n--;

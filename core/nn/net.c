@@ -469,6 +469,11 @@ static sd_status check_batch(const sd_net *net, const sd_net_ws *ws, const sd_ne
                        b->batch, b->tokens, ws->batch_rows);
     if (ws->net != net)
         return sd_fail(err, SD_EINVAL, "the workspace was planned for another net");
+    if (b->start_layer < 0 || b->start_layer >= c->n_layer || (!b->start && b->start_layer))
+        return sd_fail(err, SD_EINVAL, "a pass that begins at layer %d of %d", b->start_layer,
+                       c->n_layer);
+    if (b->n_hooks && net->dtype != SD_F32)
+        return sd_fail(err, SD_EINVAL, "hooks look into f32 nets only");
     size_t n = (size_t)b->batch * (size_t)b->tokens;
     for (size_t i = 0; i < n; i++) {
         if (b->ids[i] < 0 || b->ids[i] >= c->vocab)
@@ -529,6 +534,8 @@ sd_status sd_net_backward(const sd_net *net, sd_net_ws *ws, const sd_net_batch *
                           sd_err *err) {
     if (!ws->backward)
         return sd_fail(err, SD_EINVAL, "the workspace was planned without backward");
+    if (b->n_hooks || b->start)
+        return sd_fail(err, SD_EINVAL, "no gradient flows through hooks");
     return run_loss(net, ws, b, scale, grad, nll_sum, count, NULL, loss_sum, err);
 }
 

@@ -14,6 +14,7 @@
 #define SD_NN_NET_H
 
 #include "nn/forward.h"
+#include "nn/hook.h"
 #include "nn/model.h"
 
 typedef struct sd_net sd_net;
@@ -76,6 +77,13 @@ typedef struct sd_net_batch {
      * (1−w)·NLL + w·cross-entropy to softmax(teacher row). */
     const float *teacher; // (B, T, V) logits; nullable
     double teacher_weight;
+    /* Looking into a pass and changing it (nn/hook.h): f32 nets, forward only. Called in order. */
+    const sd_hook *hooks;
+    size_t n_hooks;
+    /* A pass that begins in front of a layer: its input (B, T, D), of the net's type; NULL: the
+     * ids' embedding, start_layer 0. */
+    const void *start;
+    int start_layer;
 } sd_net_batch;
 
 /* Hidden states and logits in the net's own type; either may be NULL. capture as in forward.h

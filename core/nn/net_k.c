@@ -6,46 +6,11 @@
  * number of threads, and no two pieces write the same memory: results are the same for any number
  * of threads. */
 #include "base/mem.h"
-#include "nn/kern.h"
-#include "nn/net_i.h"
-
-typedef struct pass {
-    const sd_net *net;
-    sd_net_ws *ws;
-    const sd_net_batch *b;
-    const sd_config *c;
-    size_t n, d, rb, blocks; /* rows B·T; D; rows a block; number of blocks */
-    int l;
-    const net_layer *nl;
-    const sd_layer_cfg *lc;
-    net_lbuf *lb;
-    const real *x;
-    real *y;
-    sd_attn_args args;
-    /* loss */
-    size_t scored, r0, nr; /* scored rows; the current block of them */
-    const real *hl;        // (scored, D) what meets the decoder
-    real *dhl;             // (scored, D) its gradient
-    real scale;
-    real *grad;
-    real *logits_out;
-    /* backward */
-    real *dx, *g1, *g2, *dacc;
-} pass;
-
-static const real *par(const pass *p, int layer, sd_role r) {
-    const sd_net_slice *s = net_slice(p->net, layer, r);
-    return s ? (const real *)p->net->params + s->offset : NULL;
-}
+#include "nn/net_pass.h"
 
 static real *grad_of(const pass *p, int layer, sd_role r) {
     const sd_net_slice *s = net_slice(p->net, layer, r);
     return s ? p->grad + s->offset : NULL;
-}
-
-static void block_of(const pass *p, size_t i, size_t *r0, size_t *n) {
-    *r0 = i * p->rb;
-    *n = p->n - *r0 < p->rb ? p->n - *r0 : p->rb;
 }
 
 static sd_status start(pass *p, const sd_net *net, sd_net_ws *ws, const sd_net_batch *b) {
@@ -59,11 +24,6 @@ static sd_status start(pass *p, const sd_net *net, sd_net_ws *ws, const sd_net_b
     p->rb = sd_net_row_block(p->n);
     p->blocks = (p->n + p->rb - 1) / p->rb;
     return SD_OK;
-}
-
-static sd_status run(pass *p, size_t n, sd_pool_fn fn, sd_err *err) {
-    sd_pool_run(p->ws->pool, n, fn, p);
-    return sd_check_cancel(err);
 }
 
 static void set_layer(pass *p, int l) {
@@ -98,18 +58,6 @@ static void set_layer(pass *p, int l) {
     a->fl = par(p, l, SD_ROLE_FL);
     a->o = p->lb->att;
     a->lse = p->lb->lse;
-}
-
-static const sd_attn_ops *attn_ops(const pass *p) {
-#if SD_REAL_BITS == 32
-    return p->nl->kind->f32;
-#else
-    return p->nl->kind->f64;
-#endif
-}
-
-static real *scratch_of(const pass *p, int worker) {
-    return (real *)p->ws->scratch + (size_t)worker * p->ws->scratch_size;
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
@@ -179,25 +127,6 @@ static void embed_rows(void *ctx, size_t i, int worker) {
      (real)c->norm_eps, (real *)p->ws->x[0] + r0 * d, (real *)p->ws->emb_stat + 2 * r0);
 }
 
-static bool has_norm(const pass *p) {
-    return p->c->norm != SD_NORM_NONE;
-}
-
-static bool is_post(const pass *p) {
-    return p->c->block == SD_BLOCK_POST;
-}
-
-/* What the projections and the MLP read. */
-static const real *attn_in(const pass *p) {
-    return has_norm(p) && !is_post(p) ? p->lb->a : p->x;
-}
-
-static const real *mlp_in(const pass *p) {
-    if (has_norm(p) && !is_post(p))
-        return p->lb->n2;
-    return p->c->block == SD_BLOCK_PARALLEL ? p->x : p->lb->x2;
-}
-
 static void rotate(const pass *p, size_t r0, size_t n, real sign, real *proj) {
     const sd_config *c = p->c;
     if (c->pos != SD_POS_ROPE || !p->nl->kind->rope || !p->nl->has[SD_SLOT_Q])
@@ -211,16 +140,23 @@ static void rotate(const pass *p, size_t r0, size_t n, real sign, real *proj) {
      p->ws->rope, sign, proj + r0 * p->nl->ld + p->nl->off[slot[k]]);
 }
 
-static void proj_rows(void *ctx, size_t i, int worker) {
+static void norm1_rows(void *ctx, size_t i, int worker) {
     (void)worker;
     const pass *p = ctx;
-    const net_layer *nl = p->nl;
     size_t r0, n, d = p->d;
     block_of(p, i, &r0, &n);
     if (has_norm(p) && !is_post(p))
         SD_R(sd_k_norm_fwd)
     (p->c->norm, n, d, p->x + r0 * d, par(p, p->l, SD_ROLE_NORM1_G), par(p, p->l, SD_ROLE_NORM1_B),
      (real)p->c->norm_eps, (real *)p->lb->a + r0 * d, (real *)p->lb->stat1 + 2 * r0);
+}
+
+static void project_rows(void *ctx, size_t i, int worker) {
+    (void)worker;
+    const pass *p = ctx;
+    const net_layer *nl = p->nl;
+    size_t r0, n, d = p->d;
+    block_of(p, i, &r0, &n);
     real *proj = p->lb->proj;
     const real *w = packed(p);
     r_gemm(false, false, n, nl->np, d, 1, attn_in(p) + r0 * d, d, w, nl->ld, 0, proj + r0 * nl->ld,
@@ -237,6 +173,11 @@ static void proj_rows(void *ctx, size_t i, int worker) {
         (n, h, nl->ld, proj + r0 * nl->ld + nl->off[SD_SLOT_U], (real)p->c->d_floor,
          (real *)p->lb->dval + r0 * h);
     }
+}
+
+static void proj_rows(void *ctx, size_t i, int worker) {
+    norm1_rows(ctx, i, worker);
+    project_rows(ctx, i, worker);
 }
 
 static void head_fwd(void *ctx, size_t i, int worker) {
@@ -413,6 +354,13 @@ out:
 static sd_status layer_forward(pass *p, int l, const sd_forward_opts *opts, bool *stop,
                                sd_err *err) {
     set_layer(p, l);
+    if (SD_R(sd_net_hooked)(p, l)) {
+        p->opts = opts;
+        p->stop = false;
+        sd_status st = SD_R(sd_net_hooked_layer)(p, err);
+        *stop = p->stop;
+        return st;
+    }
     SD_TRY(run(p, p->blocks, proj_rows, err));
     bool seen = opts && opts->capture,
          last = seen && opts->stop_after_capture && l == p->c->n_layer - 1;
@@ -429,6 +377,8 @@ static sd_status layer_forward(pass *p, int l, const sd_forward_opts *opts, bool
     return run(p, p->blocks, out_rows, err);
 }
 
+const pass_stages SD_R(sd_pass_stages) = {norm1_rows, project_rows, head_fwd, out_rows, capture};
+
 /* Everything up to the (normed) hidden state. */
 static sd_status trunk(pass *p, const sd_forward_opts *opts, bool *stop, sd_err *err) {
     sd_net_ws *ws = p->ws;
@@ -437,12 +387,17 @@ static sd_status trunk(pass *p, const sd_forward_opts *opts, bool *stop, sd_err 
     ws->packed = ws->frozen;
     if (p->c->pos == SD_POS_ROPE)
         rope_table(p);
-    SD_TRY(run(p, p->blocks, embed_rows, err));
-    for (int l = 0; l < p->c->n_layer && !*stop; l++)
+    if (p->b->start)
+        memcpy(ws->x[p->b->start_layer], p->b->start, p->n * p->d * sizeof(real));
+    else
+        SD_TRY(run(p, p->blocks, embed_rows, err));
+    for (int l = p->b->start_layer; l < p->c->n_layer && !*stop; l++)
         SD_TRY(layer_forward(p, l, opts, stop, err));
-    if (p->c->final_norm && !*stop)
+    if (*stop)
+        return SD_OK;
+    if (p->c->final_norm)
         SD_TRY(run(p, p->blocks, final_rows, err));
-    return SD_OK;
+    return SD_R(sd_net_hooked_final)(p, p->c->final_norm ? ws->hf : ws->x[p->c->n_layer], err);
 }
 
 static const real *hidden_of(const pass *p) {
@@ -515,8 +470,15 @@ static sd_status forward(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b
     p.scored = p.n;
     p.hl = hidden_of(&p);
     p.logits_out = logits;
+    if (opts && opts->last_logits) {
+        size_t t = (size_t)b->tokens;
+        p.scored = (size_t)b->batch;
+        for (size_t i = 0; i < p.scored; i++)
+            memcpy((real *)ws->hc + i * p.d, p.hl + ((i + 1) * t - 1) * p.d, p.d * sizeof(real));
+        p.hl = ws->hc;
+    }
     SD_TRY(mlm_forward(&p, err));
-    return run(&p, p.blocks, logits_rows, err);
+    return run(&p, scored_blocks(&p), logits_rows, err);
 }
 
 static size_t vchunks(const pass *p) {
