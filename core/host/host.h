@@ -103,6 +103,7 @@ sd_builtin_group sd_ops_model(void);
 sd_builtin_group sd_ops_spectral(void);
 sd_builtin_group sd_ops_eval(void);
 sd_builtin_group sd_ops_generate(void);
+sd_builtin_group sd_ops_trace(void);
 sd_builtin_group sd_ops_train(void);
 sd_builtin_group sd_ops_sweep(void);
 const sd_op_desc *sd_figure_op(size_t i); /* the figures one by one, NULL past the end */

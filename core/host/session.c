@@ -11,7 +11,8 @@ sd_status sd_session_new(sd_session **out, sd_err *err) {
     s->run.seed = 1;
     sd_api_fill_table(&s->host);
     const sd_builtin_group groups[] = {sd_ops_model(),    sd_ops_spectral(), sd_ops_eval(),
-                                       sd_ops_generate(), sd_ops_train(),    sd_ops_sweep()};
+                                       sd_ops_generate(), sd_ops_trace(),    sd_ops_train(),
+                                       sd_ops_sweep()};
     sd_status st = SD_OK;
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
         for (size_t i = 0; st == SD_OK && i < groups[g].n; i++)
