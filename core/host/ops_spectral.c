@@ -62,43 +62,6 @@ static int op_stability(const sd_host *host, sd_call *c) {
     return sd_call_return_table(c, st, t);
 }
 
-static int op_capture(const sd_host *host, sd_call *c) {
-    sd_model *m = sd_call_arg(c, "model")->model;
-    const sd_config *cfg = sd_model_config(m);
-    int64_t layer = host->arg_int(c, "layer"), ctx = host->arg_int(c, "ctx");
-    if (layer >= cfg->n_layer)
-        return host->fail(c, SD_EINVAL,
-                          "expected layer 0..%d, got %lld: %s has %d layers, "
-                          "numbered from 0",
-                          cfg->n_layer - 1, (long long)layer, sd_model_name(m), cfg->n_layer);
-    const int32_t *ids = NULL;
-    size_t n = 0;
-    sd_status st = sd_call_ids(c, "text", m, &ids, &n);
-    if (st != SD_OK)
-        return st;
-    if (ctx == 0)
-        ctx = sd_calib_ctx(cfg);
-    if ((size_t)ctx > n)
-        ctx = (int64_t)n;
-    if (ctx < 1)
-        return host->fail(c, SD_EINVAL, "the text has no tokens");
-    const char *what = host->arg_str(c, "what");
-    sd_captured got;
-    st = sd_probe_capture(m, ids, (size_t)ctx, (int)layer, what, &c->s->run, &got, &c->err);
-    if (st != SD_OK)
-        return st;
-    sd_tensor **all[] = {&got.x, &got.q, &got.k, &got.v, &got.d}, *out = NULL;
-    for (size_t i = 0; i < N(all) && !out; i++) {
-        out = *all[i];
-        *all[i] = NULL;
-    }
-    if (!out)
-        st = sd_fail(&c->err, SD_EINVAL, "layer %d (%s) has no %s to capture", (int)layer, got.kind,
-                     what);
-    sd_captured_free(&got);
-    return sd_call_return_tensor(c, st, out);
-}
-
 #define LAYERS_ARG                                                                 \
     {                                                                              \
         .name = "layers", .kind = SD_ARG_LAYERS,                                   \
@@ -160,27 +123,6 @@ static const sd_arg_desc summary_args[] = {
     TAU_ARG,
 };
 static const sd_arg_desc stability_args[] = {MODEL_ARG, TEXT_ARG};
-static const sd_arg_desc capture_args[] = {
-    MODEL_ARG,
-    TEXT_ARG,
-    {.name = "layer",
-     .kind = SD_ARG_INT,
-     .dflt = "0",
-     .min = 0,
-     .max = 100000,
-     .doc = "the layer, numbered from 0"},
-    {.name = "what",
-     .kind = SD_ARG_CHOICE,
-     .dflt = "q",
-     .choices = "q|k|v|x|d",
-     .doc = "queries, keys, values, inputs of the attention, or the S-D diagonal"},
-    {.name = "ctx",
-     .kind = SD_ARG_INT,
-     .dflt = "0",
-     .min = 0,
-     .max = 1048576,
-     .doc = "tokens from the start of the text; 0: the position table, at most 512"},
-};
 
 static const sd_op_desc ops[] = {
     {.struct_size = sizeof(sd_op_desc),
@@ -251,18 +193,6 @@ static const sd_op_desc ops[] = {
      .args = stability_args,
      .n_args = N(stability_args),
      .run = op_stability},
-    {.struct_size = sizeof(sd_op_desc),
-     .returns = SD_ARG_TENSOR,
-     .name = "capture",
-     .summary = "what one attention layer sees on a text, as a tensor",
-     .details = "Queries and keys come with biases and after rotation, without the score scale: "
-                "(tokens, heads, d). Inputs x: (tokens, width), after the norm. The S-D diagonal "
-                "d: (tokens, heads).",
-     .example = "q = capture(m, t, {layer=1, what='q', ctx=32})\nassert(q.shape[1] == 32)",
-     .returns_doc = "an f32 tensor",
-     .args = capture_args,
-     .n_args = N(capture_args),
-     .run = op_capture},
 };
 
 sd_builtin_group sd_ops_spectral(void) {

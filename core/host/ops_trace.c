@@ -4,7 +4,69 @@
 
 #include "host/args.h"
 #include "host/host.h"
+#include "nn/forward.h"
+#include "nn/hook.h"
 #include "spectral/ablate.h"
+#include "spectral/calib.h"
+
+/* ---- capture -------------------------------------------------------------------------------- */
+
+typedef struct grab {
+    sd_tensor *out;
+} grab;
+
+/* One sequence: the dimension of sequences is dropped. */
+static sd_status on_grab(void *ctx, sd_site *s, sd_err *err) {
+    grab *g = ctx;
+    SD_TRY(sd_tensor_new(SD_F32, s->ndim - 1, s->shape + 1, &g->out, err));
+    memcpy(g->out->data, s->x, s->n * sizeof *s->x);
+    return SD_OK;
+}
+
+/* Tokens [start, start + ctx) of a text: what the op is asked for, cut to what there is. */
+static sd_status window_of(sd_call *c, const sd_host *host, sd_model *m, const int32_t **ids,
+                           size_t *n) {
+    size_t all = 0, start = (size_t)host->arg_int(c, "start"),
+           ctx = (size_t)host->arg_int(c, "ctx");
+    SD_TRY(sd_call_ids(c, "text", m, ids, &all));
+    if (start >= all)
+        return sd_fail(&c->err, SD_EINVAL, "start %zu: the text has %zu tokens, numbered from 0",
+                       start, all);
+    if (ctx == 0)
+        ctx = (size_t)sd_calib_ctx(sd_model_config(m));
+    *ids += start;
+    *n = all - start < ctx ? all - start : ctx;
+    return SD_OK;
+}
+
+static int op_capture(const sd_host *host, sd_call *c) {
+    sd_model *m = sd_call_arg(c, "model")->model;
+    const char *what = host->arg_str(c, "what");
+    sd_point p = strcmp(what, "x") == 0 ? SD_POINT_ATTN_IN : sd_point_find(what);
+    int layer = (int)host->arg_int(c, "layer");
+    if (p == SD_POINT_FINAL && layer == 0)
+        layer = sd_model_config(m)->n_layer - 1;
+    const int32_t *ids = NULL;
+    size_t n = 0;
+    grab g = {NULL};
+    sd_hook h = {.point = p, .layer = layer, .fn = on_grab, .ctx = &g};
+    sd_forward_opts o = {.run = &c->s->run,
+                         .hooks = &h,
+                         .n_hooks = 1,
+                         .end_layer = p == SD_POINT_FINAL ? 0 : layer + 1};
+    sd_status st = sd_point_check(sd_model_config(m), p, layer, &c->err);
+    if (st == SD_OK)
+        st = window_of(c, host, m, &ids, &n);
+    if (st == SD_OK)
+        st = sd_forward(m, ids, 1, (int)n, &o, NULL, NULL, &c->err);
+    if (st != SD_OK) {
+        sd_tensor_free(g.out);
+        g.out = NULL;
+    }
+    return sd_call_return_tensor(c, st, g.out);
+}
+
+/* ---- ablate ---------------------------------------------------------------------------------- */
 
 static int op_ablate(const sd_host *host, sd_call *c) {
     sd_model *m = sd_call_arg(c, "model")->model;
@@ -29,6 +91,20 @@ static int op_ablate(const sd_host *host, sd_call *c) {
     return sd_call_return_table(c, st, t);
 }
 
+#define START_ARG \
+    INT_ARG("start", "0", 0, 9007199254740992.0, "where in the text the window begins, in tokens")
+static const sd_arg_desc capture_args[] = {
+    MODEL_ARG,
+    TEXT_ARG,
+    INT_ARG("layer", "0", 0, 100000, "the layer, numbered from 0"),
+    {.name = "what",
+     .kind = SD_ARG_CHOICE,
+     .dflt = "q",
+     .choices = SD_POINT_CHOICES "|x",
+     .doc = "which activation (x: the same as attn_in)"},
+    CTX_ARG,
+    START_ARG,
+};
 static const sd_arg_desc ablate_args[] = {
     MODEL_ARG,
     TEXT_ARG,
@@ -53,6 +129,28 @@ static const sd_arg_desc ablate_args[] = {
 
 static const sd_op_desc ops[] = {
     {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TENSOR,
+     .name = "capture",
+     .summary = "any activation of a layer on a text",
+     .details =
+         "In the order of a pass: resid_pre, the residual stream before the block (of layer 0: the "
+         "embedding); attn_in, the input of the attention sublayer after its norm; q, k after "
+         "rotation and v; d, the diagonal of S-D; scores of all pairs, unmasked, before the "
+         "softmax; pattern, row = query; z, the outputs of the heads; attn_out, what attention "
+         "gives to the residual stream; resid_mid between the sublayers; mlp_in; mlp_act, the "
+         "hidden units; mlp_out; resid_post, the residual stream after the block; final, after the "
+         "final norm.\n\n"
+         "Only what is asked for is kept, and only the layers up to it are run. The text is one "
+         "sequence of ctx tokens from `start`: a long text is looked at a window at a time. "
+         "scale * q . k are the scores of a standard head.",
+     .example = "q = capture(m, t, {layer=1, what='q', ctx=32})\n"
+                "a = capture(m, t, {layer=1, what='pattern', ctx=32})\n"
+                "assert(q.shape[1] == 32 and math.abs(a(0, 5):sum() - 1) < 1e-5)",
+     .returns_doc = "an f32 tensor: (tokens, width), (tokens, heads, d) or (heads, tokens, tokens)",
+     .args = capture_args,
+     .n_args = N(capture_args),
+     .run = op_capture},
+    {.struct_size = sizeof(sd_op_desc),
      .returns = SD_ARG_TABLE,
      .name = "ablate",
      .summary = "what every head, its routing or its filtering, or every layer is worth on a text",
@@ -64,7 +162,7 @@ static const sd_op_desc ops[] = {
          "\n\nscore_rms is how much the scores changed (root mean square over the pairs that the "
          "softmax sees): delta / score_rms is a head's sensitivity.",
      .example = "a = ablate(m, t, {layers='1', ctx=32, seqs=4})\n"
-                "assert(#a == m.config.layers[2].n_head and a:row(0).delta)",
+                "assert(#a == m.config.n_head and a:row(0).delta and a:row(0).delta_lo)",
      .returns_doc = "a table, one row a head (or a layer), with 95% intervals over windows",
      .args = ablate_args,
      .n_args = N(ablate_args),

@@ -31,7 +31,7 @@ typedef struct sd_forward_opts {
     bool stop_after_capture;    /* do not run past the last layer's attention */
     bool capture_output;        /* the capture comes after the heads have run, with their outputs */
     const int32_t *token_types; // (B, T) BERT segment ids; nullable = 0
-    bool last_logits; /* logits of each sequence's last token only: (B, V) */
+    bool last_logits;           /* logits of each sequence's last token only: (B, V) */
     /* nn/hook.h; after those the model carries. All sequences then go in one run. */
     const struct sd_hook *hooks;
     size_t n_hooks;
@@ -39,6 +39,7 @@ typedef struct sd_forward_opts {
      * it; NULL: at the embedding. */
     const float *start;
     int start_layer;
+    int end_layer; /* not past the layers before this one; 0: all (no hidden state, no logits) */
 } sd_forward_opts;
 
 /* ids (B, T), each checked against V; T against the position table ("forward of 9 tokens: the

@@ -391,8 +391,10 @@ static sd_status trunk(pass *p, const sd_forward_opts *opts, bool *stop, sd_err 
         memcpy(ws->x[p->b->start_layer], p->b->start, p->n * p->d * sizeof(real));
     else
         SD_TRY(run(p, p->blocks, embed_rows, err));
-    for (int l = p->b->start_layer; l < p->c->n_layer && !*stop; l++)
+    int end = opts && opts->end_layer ? opts->end_layer : p->c->n_layer;
+    for (int l = p->b->start_layer; l < end && !*stop; l++)
         SD_TRY(layer_forward(p, l, opts, stop, err));
+    *stop = *stop || end < p->c->n_layer;
     if (*stop)
         return SD_OK;
     if (p->c->final_norm)

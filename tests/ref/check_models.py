@@ -27,12 +27,13 @@ os.makedirs(work, exist_ok=True)
 tf.logging.set_verbosity_error()
 
 
-def ours(model, ids, types=None):
+def ours(model, ids, types=None, every=False):
     feed = {"ids": ids.int().contiguous()}
     if types is not None:
         feed["types"] = types.int().contiguous()
     save_file(feed, f"{work}/in.safetensors")
-    subprocess.run([tool, model, f"{work}/in.safetensors", f"{work}/out.safetensors"], check=True)
+    subprocess.run([tool, model, f"{work}/in.safetensors", f"{work}/out.safetensors"], check=True,
+                   env=dict(os.environ, **({"SD_ALL": "1"} if every else {})))
     return load_file(f"{work}/out.safetensors")
 
 
@@ -51,6 +52,27 @@ def compare(what, a, b, tol):
         check(f"{what}: {key}", d <= tol, f"largest difference {d:.2g} of {b[key].abs().max():.3g}")
 
 
+def activations(what, model, folder, ids, types=None, tol=1e-5):
+    """Residual stream before and after every block and attention patterns, beside transformers'
+    output_hidden_states and output_attentions. Relative to the largest value of each."""
+    kw = {} if types is None else {"token_type_ids": types.long()}
+    with torch.no_grad():
+        ref = model(input_ids=ids.long(), output_hidden_states=True, output_attentions=True, **kw)
+    got, n, worst = ours(folder, ids, types, True), len(ref.attentions), {}
+
+    def far(key, a, b):
+        worst[key] = max(worst.get(key, 0), ((a - b).abs().max() / b.abs().max().clamp(min=1)).item())
+
+    for l in range(n):
+        far("resid_pre", got[f"resid_pre.{l}"], ref.hidden_states[l])
+        far("pattern", got[f"pattern.{l}"], ref.attentions[l])
+        if l + 1 < n:
+            far("resid_post", got[f"resid_post.{l}"], ref.hidden_states[l + 1])
+    far("final", got[f"final.{n - 1}"], ref.hidden_states[n])
+    for key, d in worst.items():
+        check(f"{what}: {key} of {n} layers", d <= tol, f"largest difference {d:.2g}")
+
+
 def minilm():
     folder = minilm_folder()
     model = tf.BertModel.from_pretrained(folder, attn_implementation="eager").float().eval()
@@ -59,6 +81,7 @@ def minilm():
     types = torch.zeros_like(ids)
     types[1, 100:] = 1
     compare("MiniLM", ours(folder, ids, types), theirs(model, ids, types), 1e-3)
+    activations("MiniLM", model, folder, ids[:, :200], types[:, :200])
 
 
 def smollm():
@@ -106,6 +129,7 @@ def smollm():
     ids = torch.randint(0, cfg.vocab_size, (1, 512), generator=g)
     want = theirs(model, ids)
     compare("SmolLM2", ours(path, ids), want, 1e-3)
+    activations("SmolLM2", model, path, ids[:, :200])
     del model
     out = f"{work}/smollm"
     shutil.rmtree(out, ignore_errors=True)
@@ -132,6 +156,7 @@ def tiny():
         want = {k: ref[k] for k in ("hidden", "logits") if k in ref}
         compare(f"{name} saved by us, read by transformers",
                 theirs(model, ref["ids"], ref.get("types")), want, 1e-4)
+        activations(name, model, src, ref["ids"], ref.get("types"))
 
 
 tiny()
