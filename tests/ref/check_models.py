@@ -129,7 +129,8 @@ def smollm():
     ids = torch.randint(0, cfg.vocab_size, (1, 512), generator=g)
     want = theirs(model, ids)
     compare("SmolLM2", ours(path, ids), want, 1e-3)
-    activations("SmolLM2", model, path, ids[:, :200])
+    activations("SmolLM2, reference in f64", model.double(), path, ids[:, :200])
+    model.float()
     del model
     out = f"{work}/smollm"
     shutil.rmtree(out, ignore_errors=True)
