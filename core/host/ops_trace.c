@@ -8,6 +8,8 @@
 #include "nn/hook.h"
 #include "spectral/ablate.h"
 #include "spectral/calib.h"
+#include "spectral/spectral.h"
+#include "spectral/trace.h"
 
 /* ---- capture -------------------------------------------------------------------------------- */
 
@@ -66,6 +68,45 @@ static int op_capture(const sd_host *host, sd_call *c) {
     return sd_call_return_tensor(c, st, g.out);
 }
 
+/* ---- token by token, layer by layer --------------------------------------------------------- */
+
+static int op_tokens(const sd_host *host, sd_call *c) {
+    sd_model *m = sd_call_arg(c, "model")->model;
+    sd_trace_opts o = {.ctx = (int)host->arg_int(c, "ctx"),
+                       .max_seqs = (int)host->arg_int(c, "seqs")};
+    const int32_t *ids = NULL;
+    size_t n = 0;
+    sd_table *t = NULL;
+    sd_status st = sd_call_ids(c, "text", m, &ids, &n);
+    if (st == SD_OK)
+        st = sd_trace_tokens(m, ids, n, &o, &c->s->run, &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
+static int op_lens(const sd_host *host, sd_call *c) {
+    sd_model *m = sd_call_arg(c, "model")->model;
+    sd_trace_opts o = {.ctx = (int)host->arg_int(c, "ctx"), .at = (int)host->arg_int(c, "at")};
+    const int32_t *ids = NULL;
+    size_t n = 0, start = (size_t)host->arg_int(c, "start");
+    sd_table *t = NULL;
+    sd_status st = sd_call_ids(c, "text", m, &ids, &n);
+    if (st == SD_OK && start >= n)
+        st = sd_fail(&c->err, SD_EINVAL, "start %zu: the text has %zu tokens, numbered from 0",
+                     start, n);
+    if (st == SD_OK)
+        st = sd_trace_lens(m, ids + start, n - start, &o, &c->s->run, &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
+static int op_recall(const sd_host *host, sd_call *c) {
+    sd_recall_opts o = {.half = (int)host->arg_int(c, "half"),
+                        .seqs = (int)host->arg_int(c, "seqs"),
+                        .seed = sd_call_seed(c)};
+    sd_table *t = NULL;
+    sd_status st = sd_eval_recall(sd_call_arg(c, "model")->model, &o, &c->s->run, &t, &c->err);
+    return sd_call_return_table(c, st, t);
+}
+
 /* ---- ablate ---------------------------------------------------------------------------------- */
 
 static int op_ablate(const sd_host *host, sd_call *c) {
@@ -104,6 +145,27 @@ static const sd_arg_desc capture_args[] = {
      .doc = "which activation (x: the same as attn_in)"},
     CTX_ARG,
     START_ARG,
+};
+static const sd_arg_desc tokens_args[] = {
+    MODEL_ARG,
+    TEXT_ARG,
+    CTX_ARG,
+    INT_ARG("seqs", "0", 0, 1048576, "windows to score; 0: the whole text"),
+};
+static const sd_arg_desc lens_args[] = {
+    MODEL_ARG,
+    TEXT_ARG,
+    CTX_ARG,
+    START_ARG,
+    INT_ARG("at", "-1", -1048576, 1048576,
+            "position whose best guesses are shown; negative: from the end"),
+};
+static const sd_arg_desc recall_args[] = {
+    MODEL_ARG,
+    INT_ARG("half", "0", 0, 1048576,
+            "random tokens before the repetition; 0: 64, or half the position table"),
+    INT_ARG("seqs", "8", 1, 1048576, "sequences"),
+    SEED_ARG("seed of the tokens"),
 };
 static const sd_arg_desc ablate_args[] = {
     MODEL_ARG,
@@ -150,6 +212,49 @@ static const sd_op_desc ops[] = {
      .args = capture_args,
      .n_args = N(capture_args),
      .run = op_capture},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "tokens",
+     .summary = "loss, rank and entropy of every token of a text",
+     .details =
+         "One row a token, each scored once with up to ctx tokens before it, as in ppl: loss "
+         "in nats, its rank among the vocabulary (1: the likeliest) and the entropy of the "
+         "prediction. The first token has nothing to predict it.",
+     .example = "a = tokens(m, 'The first of the three.')\n"
+                "assert(a:row(0).position == 1 and math.abs(a.meta.nll - nll(m, 'The first of the "
+                "three.')) < 1e-5)",
+     .returns_doc = "a table, one row a token",
+     .args = tokens_args,
+     .n_args = N(tokens_args),
+     .run = op_tokens},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "lens",
+     .summary = "logit lens: what the residual stream of every layer would say",
+     .details =
+         "The stream in front of every layer goes through the final norm and the output head, "
+         "as if the layers above were not there; the last row is the model itself. kl is the "
+         "divergence of the model's prediction from the layer's. A post-norm stream, and that "
+         "of a model without norm, is taken as it is.",
+     .example = "a = lens(m, t, {ctx=32})\n"
+                "assert(#a == m.config.n_layer + 1 and a:row(#a - 1).kl == 0)",
+     .returns_doc = "a table, one row a layer and one of the model",
+     .args = lens_args,
+     .n_args = N(lens_args),
+     .run = op_lens},
+    {.struct_size = sizeof(sd_op_desc),
+     .returns = SD_ARG_TABLE,
+     .name = "recall",
+     .summary = "induction: loss and hits on a repeated random sequence",
+     .details =
+         "Sequences of random tokens, repeated once. A model that looks up what followed last "
+         "time predicts the second half; one without induction stays at the first half's "
+         "loss.",
+     .example = "r = recall(m, {half=16, seqs=2}):row(0)\nassert(r.accuracy <= 1 and r.nll > 0)",
+     .returns_doc = "a table of one row",
+     .args = recall_args,
+     .n_args = N(recall_args),
+     .run = op_recall},
     {.struct_size = sizeof(sd_op_desc),
      .returns = SD_ARG_TABLE,
      .name = "ablate",

@@ -190,3 +190,14 @@ sd_status sd_forward_nll(sd_model *m, const int32_t *ids, const int32_t *targets
              .nll = nll};
     return go(&j, err);
 }
+
+sd_status sd_forward_unembed(sd_model *m, const float *x, int n, bool norm, const sd_run *run,
+                             float *logits, sd_err *err) {
+    cache *c = NULL;
+    if (n < 1)
+        return sd_fail(err, SD_EINVAL, "logits of %d rows", n);
+    SD_TRY(compute_form(m, &c, err));
+    if (!c->ws || c->ws->batch_rows < n)
+        SD_TRY(prepare(m, 1, n, run, &c, err));
+    return sd_net_unembed(c->net, c->ws, (size_t)n, x, norm, logits, err);
+}

@@ -49,6 +49,11 @@ sd_status sd_forward(sd_model *m, const int32_t *ids, int batch, int tokens,
                      const sd_forward_opts *SD_NULLABLE opts, float *SD_NULLABLE hidden,
                      float *SD_NULLABLE logits, sd_err *err);
 
+/* Logits (n, V) of rows (n, D) of a residual stream (a logit lens): through the final norm
+ * when `norm`, then the output head. */
+sd_status sd_forward_unembed(sd_model *m, const float *x, int n, bool norm,
+                             const sd_run *SD_NULLABLE run, float *logits, sd_err *err);
+
 /* Negative log-likelihood (nats) of targets (B, T) under the model, f64 sums of f32 logits;
  * target −1 = not scored (nll 0). Logits are formed in row blocks, never all at once. */
 sd_status sd_forward_nll(sd_model *m, const int32_t *ids, const int32_t *targets, int batch,

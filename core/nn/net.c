@@ -506,6 +506,18 @@ sd_status sd_net_forward(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b
     return st;
 }
 
+sd_status sd_net_unembed(const sd_net *net, sd_net_ws *ws, size_t n, const void *x, bool norm,
+                         void *logits, sd_err *err) {
+    if (!net->cfg.has_head)
+        return sd_fail(err, SD_EINVAL, "this model has no output head: no logits");
+    if (n < 1 || n > (size_t)ws->batch_rows)
+        return sd_fail(err, SD_EINVAL, "%zu rows exceed the planned %d tokens", n, ws->batch_rows);
+    int old = sd_blas_threads(1);
+    sd_status st = ops_of(net)->unembed(net, ws, n, x, norm, logits, err);
+    sd_blas_threads(old);
+    return st;
+}
+
 static sd_status run_loss(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b, double scale,
                           void *grad, double *nll_sum, int64_t *count, double *nll,
                           double *loss_sum, sd_err *err) {

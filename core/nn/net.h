@@ -92,6 +92,11 @@ sd_status sd_net_forward(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b
                          const sd_forward_opts *SD_NULLABLE opts, void *SD_NULLABLE hidden,
                          void *SD_NULLABLE logits, sd_err *err);
 
+/* Logits (n, V) of rows x (n, D) of a residual stream: through the final norm when `norm` (and the
+ * net has one), then the output head. n up to the planned B·T. */
+sd_status sd_net_unembed(const sd_net *net, sd_net_ws *ws, size_t n, const void *x, bool norm,
+                         void *logits, sd_err *err);
+
 /* nll_sum: Σ NLL over scored targets (f64, without any teacher term); count: how many. nll
  * (B, T) nullable: each position's (0 where not scored). */
 sd_status sd_net_loss(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b, double *nll_sum,

@@ -106,6 +106,8 @@ typedef struct net_ops {
     sd_status (*loss)(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b, double scale,
                       void *grad, double *nll_sum, int64_t *count, double *nll, double *loss_sum,
                       sd_err *err);
+    sd_status (*unembed)(const sd_net *net, sd_net_ws *ws, size_t n, const void *x, bool norm,
+                         void *logits, sd_err *err);
 } net_ops;
 extern const net_ops sd_net_ops_f32, sd_net_ops_f64;
 

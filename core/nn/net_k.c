@@ -483,6 +483,23 @@ static sd_status forward(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b
     return run(&p, scored_blocks(&p), logits_rows, err);
 }
 
+/* Rows of a residual stream through the final norm (if asked for and there) and the output head. */
+static sd_status unembed(const sd_net *net, sd_net_ws *ws, size_t n, const void *x, bool norm,
+                         void *logits, sd_err *err) {
+    pass p;
+    const sd_net_batch b = {.batch = 1, .tokens = (int)n};
+    SD_TRY(start(&p, net, ws, &b));
+    norm = norm && p.c->final_norm;
+    memcpy(norm ? ws->x[p.c->n_layer] : ws->hc, x, n * p.d * sizeof(real));
+    if (norm)
+        SD_TRY(run(&p, p.blocks, final_rows, err));
+    p.scored = n;
+    p.hl = norm ? ws->hf : ws->hc;
+    p.logits_out = logits;
+    SD_TRY(mlm_forward(&p, err));
+    return run(&p, scored_blocks(&p), logits_rows, err);
+}
+
 static size_t vchunks(const pass *p) {
     return ((size_t)p->c->vocab + VCHUNK - 1) / VCHUNK;
 }
@@ -941,4 +958,4 @@ static sd_status loss(const sd_net *net, sd_net_ws *ws, const sd_net_batch *b, d
     return backward(&p, h0, err);
 }
 
-const net_ops SD_R(sd_net_ops) = {forward, loss};
+const net_ops SD_R(sd_net_ops) = {forward, loss, unembed};
