@@ -137,6 +137,7 @@ void sd_lua_open_table(lua_State *L);
 void sd_lua_open_model(lua_State *L);
 void sd_lua_open_system(lua_State *L);
 void sd_lua_open_ops(lua_State *L);
+void sd_lua_open_patch(lua_State *L);
 void sd_lua_open_interrupt(lua_State *L); /* wraps coroutine.* */
 
 /* ---- values as text ----------------------------------------------------------------------------
@@ -152,6 +153,8 @@ void sd_lua_help(lua_State *L, int i);
 
 /* ---- interruption (SHELL §2) --------------------------------------------------------------------
  */
+/* The coroutine that runs now, for callbacks from inside a C call; L when none is known. */
+lua_State *sd_lua_running(lua_State *L);
 void sd_lua_interrupt_install(void);       /* SIGINT handler; SIGPIPE policy */
 void sd_lua_interrupt_begin(lua_State *L); /* a chunk starts: clears flag and hook */
 void sd_lua_interrupt_end(lua_State *L);   /* a chunk ended: true state is back at the prompt */

@@ -103,6 +103,10 @@ void sd_lua_interrupt_install(void) {
     sigaction(SIGPIPE, &sa, NULL);
 }
 
+lua_State *sd_lua_running(lua_State *L) {
+    return running ? running : L;
+}
+
 void sd_lua_interrupt_begin(lua_State *L) {
     sd_cancel_flag = 0;
     presses = 0;

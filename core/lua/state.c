@@ -507,6 +507,7 @@ static int open_all(lua_State *L) {
     sd_lua_open_table(L);
     sd_lua_open_model(L);
     sd_lua_open_system(L);
+    sd_lua_open_patch(L);
     sd_lua_open_ops(L);
     lua_settop(L, 1);
 

@@ -38,7 +38,7 @@ test("capture", function()
     raises("start 100000", capture, m, t, { start = 100000 })
     raises("expected layer 0..5, got 6", capture, m, t, { layer = 6 })
     raises("layer 0 (softmax) has no d", capture, open "data/interim-gpt2", "a text", { what = "d" })
-    raises("did you mean", capture, m, t, { what = "resid_prе" })
+    raises("did you mean", capture, m, t, { what = "resid_pr" })
 end)
 
 test("tokens", function()
@@ -97,6 +97,76 @@ test("ablate", function()
     local b = ablate(m, t, { what = "routing", layers = "3", heads = "1", ctx = 128 })
     assert(#b == 1 and b:row(0).head == 1 and b:row(0).score_rms > 0)
     raises("did you mean", ablate, m, t, { what = "routin" })
+end)
+
+test("patch", function()
+    local short = t:sub(1, 1200)
+    local base = nll(m, short)
+    -- the same through numbers, tensors and functions
+    local row = tensor(4, 64, { dtype = "f32" })
+    local a = nll(patch(m, "z", 0, { layer = 2 }), short)
+    assert(math.abs(a - base) > 1e-4)
+    near(nll(patch(m, "z", row, { layer = 2 }), short), a, 1e-9)
+    near(nll(patch(m, "z", function(x) x:fill(0) end, { layer = 2 }), short), a, 1e-9)
+    near(nll(patch(m, "z", function(x, at)
+        assert(at.layer == 2 and at.point == "z")
+        return x * 0
+    end, { layer = 2 }), short), a, 1e-9)
+    assert(nll(m, short) == base, "the model given is untouched")
+    -- heads one after the other
+    local n = m
+    for h = 0, 3 do n = patch(n, "z", 0, { layer = 2, head = h }) end
+    near(nll(n, short), a, 1e-9)
+    near(compare(m, n, short):row(0).delta, a - base, 1e-6)
+    -- from another text: the whole stream of layer 3 makes what follows that text's
+    local one, two = encode(m, "the first of two texts"), encode(m, "another text of as many")
+    assert(#one == #two, #one .. " " .. #two)
+    local k = patch(m, "resid_post", capture(m, two, { what = "resid_post", layer = 3 }), { layer = 3 })
+    assert((logits(k, one) - logits(m, two)):abs():max() < 1e-4)
+    raises("it must be as large as", nll, k, { 1, 2, 3 })
+    -- positions
+    local e = patch(m, "resid_post", 0, { layer = 0, from = 3, to = 3 })
+    local d = (logits(e, one) - logits(m, one)):abs()
+    assert(d("0-2"):max() < 1e-5 and d(3):max() > 1e-2)
+    -- mean; scores of which the softmax sees nothing
+    near(nll(patch(m, "mlp_out", "mean", { layer = 5 }), short, { ctx = 128 }),
+        nll(patch(m, "mlp_out", function(x)
+            local s = x[0] * 0
+            for i = 0, x.shape[1] - 1 do s = s + x[i] end
+            return s / x.shape[1]
+        end, { layer = 5 }), short, { ctx = 128 }), 1e-6)
+    near(nll(patch(m, "scores", function(x) return x + 3 end), short), base, 1e-6)
+    -- generate, tokens and ablate see it
+    local w = patch(m, "attn_out", 0, { layer = 1 })
+    near(tokens(w, short).meta.nll, nll(w, short, { ctx = 256 }), 1e-6)
+    local ids = encode(w, "The")
+    for _ = 1, 4 do
+        local x = logits(w, ids)
+        local r, best = x[#ids - 1], 0
+        for j = 1, w.config.vocab - 1 do if r[j] > r[best] then best = j end end
+        ids[#ids + 1] = best
+    end
+    assert("The" .. generate(w, "The", { tokens = 4, temperature = 0 }) == decode(w, ids))
+end)
+
+test("patches that fail", function()
+    local bad = patch(m, "mlp_out", function() error("no such thing", 0) end, { layer = 4 })
+    raises("mlp_out of layer 4: no such thing", nll, bad, "some text")
+    raises("mlp_out of layer 4", generate, bad, "some text")
+    raises("expected a tensor, or nil", nll, patch(m, "q", function() return 3 end), "some text")
+    raises("q of layer 0", nll, patch(m, "q", function() return ones(3) end), "some text")
+    local self
+    self = patch(m, "v", function() nll(self, "x y z") end)
+    raises("middle of a pass", nll, self, "some text")
+    near(nll(patch(m, "v", function() nll(m, "x y z") end), "some text"), nll(m, "some text"), 1e-9)
+    assert(nll(m, "some text") == nll(m, "some text"))
+    raises("cannot be saved", save, bad, "build/never")
+    raises("no activation \"zz\"", patch, m, "zz", 0)
+    raises("layer 0 (softmax) has no d", patch, open "data/interim-gpt2", "d", 0, { layer = 0 })
+    raises("expected head 0..3, got 4", nll, patch(m, "z", 0, { head = 4 }), "some text")
+    raises("expected a number", patch, m, "z", "median")
+    assert(tostring(lineage(bad)):find "saved" or bad:steps()[1].args.saved:find "no")
+    collectgarbage()
 end)
 
 print(pass .. " passed, " .. fail .. " failed")
