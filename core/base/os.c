@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -513,6 +514,15 @@ int sd_cpu_count(void) {
     if (q > 0 && q < n)
         n = q;
     return n > 0 ? n : 1;
+}
+
+void *sd_map_pages(size_t n) {
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void sd_unmap_pages(void *p, size_t n) {
+    munmap(p, n);
 }
 
 uint64_t sd_peak_rss(void) {

@@ -62,6 +62,9 @@ sd_status sd_xdg_dir(const char *kind, sd_buf *out, sd_err *err);
 double sd_now(void);        /* monotonic seconds */
 int sd_cpu_count(void);     /* affinity ∩ cgroup quota, >= 1 */
 uint64_t sd_peak_rss(void); /* bytes */
+/* Fresh private pages, untouched; NULL when the address space has no room. */
+void *SD_NULLABLE sd_map_pages(size_t n);
+void sd_unmap_pages(void *p, size_t n);
 
 /* Runs a program without a shell: own process group, stdin from /dev/null, stdout+stderr captured
  * (up to 1 MiB), deadline in seconds, killed and reaped on deadline or cancellation. `exit_code` is

@@ -174,37 +174,66 @@ int sd_lua_exit_code(lua_State *L, int idx) {
     return 1;
 }
 
-/* The frames a user wrote, one line each; nothing when the error is in the main chunk itself. */
-static void add_traceback(lua_State *L, luaL_Buffer *b) {
+/* One line of the traceback for the frame at ar ("Slnt" known). */
+static void add_frame(lua_State *L, luaL_Buffer *b, const lua_Debug *ar) {
+    if (strcmp(ar->what, "main") == 0)
+        lua_pushfstring(L, "\n  in %s:%d", ar->short_src, ar->currentline);
+    else if (ar->name)
+        lua_pushfstring(L, "\n  in %s, %s:%d%s", ar->name, ar->short_src, ar->currentline,
+                        ar->istailcall ? " (after tail calls)" : "");
+    else
+        lua_pushfstring(L, "\n  in function <%s:%d>, line %d", ar->short_src, ar->linedefined,
+                        ar->currentline);
+    luaL_addvalue(b);
+}
+
+/* How deep the stack is. lua_getstack walks there from the top: only a few levels are asked for,
+ * since a runaway recursion has 200,000. */
+static int stack_depth(lua_State *L) {
     lua_Debug ar;
-    int frames = 0, main_only = 1;
-    for (int level = 1; lua_getstack(L, level, &ar); level++) {
+    int lo = 1, hi = 1;
+    while (lua_getstack(L, hi, &ar)) {
+        lo = hi;
+        hi *= 2;
+    }
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (lua_getstack(L, mid, &ar))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return hi;
+}
+
+/* The frames a user wrote, one line each; nothing when the error is in the main chunk itself. Of
+ * many, the innermost SHOWN, found among the innermost LOOKED levels. */
+static void add_traceback(lua_State *L, luaL_Buffer *b) {
+    enum { SHOWN = 12, LOOKED = 200 };
+    lua_Debug ar;
+    int depth = stack_depth(L), frames = 0, main_only = 1;
+    for (int level = 1; level < LOOKED && lua_getstack(L, level, &ar); level++) {
         lua_getinfo(L, "S", &ar);
         if (ar.what[0] != 'C' && !sd_lua_is_internal(ar.source)) {
             frames++;
             main_only = main_only && strcmp(ar.what, "main") == 0;
         }
     }
-    if (main_only)
+    if (main_only && depth <= LOOKED)
         return;
+    if (depth > LOOKED)
+        frames += depth - LOOKED;
     int shown = 0;
-    for (int level = 1; lua_getstack(L, level, &ar); level++) {
+    for (int level = 1; level < LOOKED && lua_getstack(L, level, &ar); level++) {
         lua_getinfo(L, "Slnt", &ar);
         if (ar.what[0] == 'C' || sd_lua_is_internal(ar.source))
             continue;
-        if (++shown > 12) {
-            lua_pushfstring(L, "\n  ... %d more", frames - 12);
-            luaL_addvalue(b);
+        if (++shown > SHOWN)
             break;
-        }
-        if (strcmp(ar.what, "main") == 0)
-            lua_pushfstring(L, "\n  in %s:%d", ar.short_src, ar.currentline);
-        else if (ar.name)
-            lua_pushfstring(L, "\n  in %s, %s:%d%s", ar.name, ar.short_src, ar.currentline,
-                            ar.istailcall ? " (after tail calls)" : "");
-        else
-            lua_pushfstring(L, "\n  in function <%s:%d>, line %d", ar.short_src, ar.linedefined,
-                            ar.currentline);
+        add_frame(L, b, &ar);
+    }
+    if (frames > shown || shown > SHOWN) {
+        lua_pushfstring(L, "\n  ... %d more", frames - (shown > SHOWN ? SHOWN : shown));
         luaL_addvalue(b);
     }
 }

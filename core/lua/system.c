@@ -89,8 +89,13 @@ static int set_threads(lua_State *L) {
         if (n < 0 || n > most)
             return sd_lua_fail(L, SD_EINVAL, "threads: expected 0 (all) to %d, got %lld", most,
                                (long long)n);
+        sd_run asked = {.threads = (int)n};
+        int want = sd_run_threads(&asked), fit = sd_blas_reserve(want);
+        if (fit < want && want > sd_run_threads(run))
+            return sd_lua_fail(L, SD_ENOMEM, "threads: the address space has room for %d, not %d",
+                               fit, want);
         run->threads = (int)n;
-        sd_blas_threads(sd_run_threads(run));
+        sd_blas_threads(want);
     }
     lua_pushinteger(L, sd_run_threads(run));
     return 1;

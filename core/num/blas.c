@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/os.h"
 #include "num/blas_core.h"
 
 /* Keeps the start-up choice of kernels in the link: a mere mention is optimised away. */
@@ -16,6 +17,33 @@ int sd_blas_threads(int n) {
     if (n >= 1 && n != old)
         openblas_set_num_threads(n);
     return old;
+}
+
+/* OpenBLAS's own allocator; weak: a library without it has another way. */
+extern void *blas_memory_alloc(int pos) __attribute__((weak));
+extern void blas_memory_free(void *p) __attribute__((weak));
+
+int sd_blas_reserve(int n) {
+    enum { MOST = 128, SLACK = 2 }; /* room for the data, in work spaces */
+    const size_t space = ((size_t)128 << 20) + 4096;
+    if (n > MOST)
+        n = MOST;
+    void *p[2 * MOST + SLACK];
+    int want = 2 * n + SLACK, got = 0;
+    while (got < want && (p[got] = sd_map_pages(space)) != NULL)
+        got++;
+    for (int i = 0; i < got; i++)
+        sd_unmap_pages(p[i], space);
+    if (got < want) /* n callers, n - 1 workers; one thread goes without the slack */
+        n = got - SLACK >= 3 ? (got - SLACK + 1) / 2 : got > 0;
+    if (!blas_memory_alloc || !blas_memory_free)
+        return n;
+    for (int i = 0; i < n; i++)
+        p[i] = blas_memory_alloc(0);
+    for (int i = 0; i < n; i++)
+        if (p[i])
+            blas_memory_free(p[i]);
+    return n;
 }
 
 const char *sd_blas_config(void) {

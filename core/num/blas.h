@@ -13,6 +13,10 @@
 #include "base/status.h"
 
 int sd_blas_threads(int n);
+/* How many of n threads may compute at once: OpenBLAS maps a work space of 128 MiB for each of its
+ * workers and for each thread that calls it, and where the address space does not hold one (ulimit
+ * -v, strict overcommit) it tries again for ever. Those that fit are mapped, and kept; 0: none. */
+int sd_blas_reserve(int n);
 const char *sd_blas_config(void); /* library, version, kernel: for --version and receipts */
 
 /* C (m×n, ldc) = alpha · op(A) · op(B) + beta · C; op = transpose when the flag is set. */

@@ -380,6 +380,31 @@ static int protected_run(lua_State *L) {
     return 0;
 }
 
+/* Where the address space does not hold the work spaces of all threads, fewer are used. BLAS
+ * workers beyond those were started before main, and may wait for room for ever, at the program's
+ * end too: only a new start, or none of the usual end, gets rid of them. */
+static void fit_threads(shell *s, sd_run *r, char **argv) {
+    int want = sd_run_threads(r), fit = sd_blas_reserve(want);
+    if (fit == want) {
+        sd_blas_threads(want);
+        return;
+    }
+    int started = sd_blas_threads(0), use = fit ? fit : 1;
+    char n[16];
+    snprintf(n, sizeof n, "%d", use);
+    if (use < started && setenv("OPENBLAS_NUM_THREADS", n, 1) == 0)
+        execv("/proc/self/exe", argv);
+    if (fit == 0) {
+        shell_report(s, "too little address space: OpenBLAS needs 128 MiB for each thread "
+                        "(ulimit -v sets the limit)");
+        fflush(stderr);
+        _exit(1);
+    }
+    r->threads = fit;
+    sd_blas_threads(fit);
+    sd_run_log(r, SD_LOG_INFO, "the address space (ulimit -v) holds %d of %d threads", fit, want);
+}
+
 int main(int argc, char **argv) {
     setlocale(LC_CTYPE, ""); /* and nothing else: numbers stay as in C */
     atexit(check_stdout);
@@ -414,7 +439,7 @@ int main(int argc, char **argv) {
         r->threads = (int)o.threads;
     if (o.seed >= 0)
         r->seed = (uint64_t)o.seed;
-    sd_blas_threads(sd_run_threads(r));
+    fit_threads(&s, r, argv);
     if (!o.no_plugins && sd_plugin_load_all(s.session, &e) != SD_OK)
         shell_report(&s, e.text);
     s.L = sd_lua_new(s.session, &e);

@@ -25,6 +25,22 @@ code() { # NAME EXPECTED COMMAND...
 code "figure in the C locale" 0 env -u LANG -u LC_CTYPE LC_ALL=C "$sd" -q -e \
     "plot.heads(heads(open 'data/interim-sd', {draws=0}), {file='$tmp/c.png'})"
 
+# little address space: fewer threads, or a refusal; never a hang
+for kb in 100000 200000 400000 1000000; do
+    (ulimit -v $kb && exec timeout -s KILL 30 "$sd" -e 'print(matmul(rand(200, 200), rand(200, 200)).n)' > "$tmp/out" 2> "$tmp/err")
+    got=$?
+    [ -n "${SD_SANITIZED:-}" ] && continue # which maps terabytes of its own
+    case $got,$(cat "$tmp/out") in
+    0,40000) ok ;;
+    1,) has "$kb KB of address space" "address space" "$(cat "$tmp/err")" ;;
+    *) bad "$kb KB of address space: exit $got: $(head -c 300 "$tmp/err")" ;;
+    esac
+done
+# a runaway recursion ends at once, with a short traceback
+code "runaway recursion" 1 timeout -s KILL 5 "$sd" -e 'function f() return f() + 1 end f()'
+is "its traceback is trimmed" "yes" "$([ "$(wc -l < "$tmp/err")" -le 16 ] && echo yes)"
+has "and says so" "more" "$(tail -n 1 "$tmp/err")"
+
 # values
 is "expression" 2 "$("$sd" -e '1+1')"
 is "statement, then value" 5 "$("$sd" -e 'x=5' -e x)"
