@@ -237,8 +237,12 @@ static int fill_kind(lua_State *L, int kind) {
     int64_t m = sd_tensor_numel(t);
     sd_rng r;
     sd_rng_seed(&r, seed);
-    for (int64_t i = 0; i < m; i++)
+    sd_err e = {0};
+    for (int64_t i = 0; i < m; i++) {
+        if ((i & 0xfffff) == 0xfffff && sd_check_cancel(&e) != SD_OK)
+            sd_lua_raise(L, &e);
         p[i] = kind == 1 ? 1.0 : kind == 2 ? sd_rng_gauss(&r) : sd_rng_uniform(&r);
+    }
     if (dt != SD_F64)
         MAKE(L, sd_tensor_cast(t, dt, out, err));
     return 1;

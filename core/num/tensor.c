@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/run.h"
 #include "num/blas.h"
 
 struct sd_storage {
@@ -571,6 +572,9 @@ sd_status sd_tensor_stats(const sd_tensor *t, sd_stats *out, sd_err *err) {
     return SD_OK;
 }
 
+/* Work between two looks at the cancellation flag: some tens of milliseconds. */
+enum { POLL_EVERY = 1 << 22 };
+
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
 static sd_dtype wider(const sd_tensor *a, const sd_tensor *b) {
@@ -618,10 +622,14 @@ sd_status sd_tensor_binary(char op, const sd_tensor *a, const sd_tensor *b, sd_t
     walk_start(&wa, &va);
     walk_start(&wb, &vb);
     double x[256], y[256];
-    int64_t o = 0;
+    int64_t o = 0, looked = 0;
     for (; wa.left > 0; walk_next(&wa), walk_next(&wb))
         for (int64_t i = 0; i < wa.run; i += 256) {
             int64_t c = wa.run - i < 256 ? wa.run - i : 256;
+            if (o - looked >= POLL_EVERY) {
+                looked = o;
+                SD_GO(st, done, sd_check_cancel(err));
+            }
             run_to_f64(&va, wa.p + i * wa.step * (int64_t)elem(a), wa.step, x, c);
             run_to_f64(&vb, wb.p + i * wb.step * (int64_t)elem(b), wb.step, y, c);
             for (int64_t j = 0; j < c; j++) {
@@ -642,6 +650,28 @@ done:
     sd_tensor_free(qb);
     sd_tensor_free(r);
     return st;
+}
+
+/* r (m×n) = a (m×k) · b (k×n), by square tiles that one call of BLAS, which nothing can interrupt,
+ * does within a fraction of a second. */
+static sd_status product(sd_dtype to, size_t m, size_t n, size_t k, const void *a, const void *b,
+                         void *r, sd_err *err) {
+    const double most = 5e9; /* multiply-adds in one call */
+    bool one = (double)m * (double)n * (double)k <= most;
+    size_t side = (size_t)sqrt(most / (double)k), tile = side < 64 ? 64 : side;
+    size_t rows = one ? m : tile, cols = one ? n : tile;
+    for (size_t i = 0; i < m; i += rows)
+        for (size_t j = 0; j < n; j += cols) {
+            size_t p = m - i < rows ? m - i : rows, q = n - j < cols ? n - j : cols;
+            SD_TRY(sd_check_cancel(err));
+            if (to == SD_F64)
+                sd_gemm_f64(false, false, p, q, k, 1.0, (const double *)a + i * k, k,
+                            (const double *)b + j, n, 0.0, (double *)r + i * n + j, n);
+            else
+                sd_gemm_f32(false, false, p, q, k, 1.0f, (const float *)a + i * k, k,
+                            (const float *)b + j, n, 0.0f, (float *)r + i * n + j, n);
+        }
+    return SD_OK;
 }
 
 sd_status sd_tensor_matmul(const sd_tensor *a, const sd_tensor *b, sd_tensor **out, sd_err *err) {
@@ -665,12 +695,9 @@ sd_status sd_tensor_matmul(const sd_tensor *a, const sd_tensor *b, sd_tensor **o
     SD_GO(st, done, sd_tensor_cast(a, to, &ca, err));
     SD_GO(st, done, sd_tensor_cast(b, to, &cb, err));
     SD_GO(st, done, sd_tensor_new(to, a->ndim, shape, &r, err));
-    if (k > 0 && to == SD_F64)
-        sd_gemm_f64(false, false, (size_t)m, (size_t)n, (size_t)k, 1.0, ca->data, (size_t)k,
-                    cb->data, (size_t)n, 0.0, r->data, (size_t)n);
-    else if (k > 0)
-        sd_gemm_f32(false, false, (size_t)m, (size_t)n, (size_t)k, 1.0f, ca->data, (size_t)k,
-                    cb->data, (size_t)n, 0.0f, r->data, (size_t)n);
+    if (k > 0)
+        SD_GO(st, done,
+              product(to, (size_t)m, (size_t)n, (size_t)k, ca->data, cb->data, r->data, err));
     *out = r;
     r = NULL;
 done:
@@ -714,9 +741,14 @@ sd_status sd_tensor_reduce(const char *op, const sd_tensor *t, int dim, sd_tenso
     SD_GO(st, done, sd_tensor_new(SD_F64, nd, shape, &r, err));
     const double *x = c->data;
     double *y = r->data;
+    int64_t since = 0;
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++) {
             double v = sum || mean ? 0.0 : x[o * n * inner + i];
+            if ((since += n) >= POLL_EVERY) {
+                since = 0;
+                SD_GO(st, done, sd_check_cancel(err));
+            }
             for (int64_t j = 0; j < n; j++) {
                 double e = x[(o * n + j) * inner + i];
                 if (sum || mean)

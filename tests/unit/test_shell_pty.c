@@ -411,6 +411,11 @@ static void interruption_of_operations(void **state) {
     interrupt(&t, "while true do pcall(probe, m, x, {draws=100000, seqs=8}) end", 1.0);
     interrupt(&t, "while true do heads(m) end", 1.0);
     interrupt(&t, "while true do ppl(m, x) end", 1.0);
+    interrupt(&t, "big = randn(200000000)", 0.5);
+    interrupt(&t, "big = ones(60000000, {dtype='f32'}); while true do y = big * big end", 1.0);
+    interrupt(&t, "big = rand(9000, 9000); y = matmul(big, big)", 3.0);
+    type(&t, "big, y = nil, nil; collectgarbage()\r");
+    prompt(&t);
     interrupt(&t, "n = train(m, {text=x, steps=100000, batch=2, ctx=64, draw=false})", 1.0);
     interrupt(&t, "while true do pcall(train, m, {text=x, steps=100000, batch=2, ctx=64}) end",
               1.0);
