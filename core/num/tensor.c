@@ -85,17 +85,36 @@ static sd_status make(sd_dtype t, int ndim, const int64_t *shape, void *base, si
     return SD_OK;
 }
 
-sd_status sd_tensor_new(sd_dtype t, int ndim, const int64_t *shape, sd_tensor **out, sd_err *err) {
+/* As sd_tensor_new, but what it holds is anything: for results that are written whole. */
+static sd_status new_raw(sd_dtype t, int ndim, const int64_t *shape, sd_tensor **out, sd_err *err) {
     *out = NULL;
     uint64_t bytes;
     SD_TRY(shape_bytes(t, ndim, shape, &bytes, err));
-    void *p = sd_alloc((size_t)bytes, 1, err);
+    void *p = sd_alloc_raw((size_t)bytes, 1, err);
     if (!p)
         return SD_ENOMEM;
     sd_status st = make(t, ndim, shape, p, (size_t)bytes, NULL, NULL, out, err);
     if (st != SD_OK)
         sd_free(p);
     return st;
+}
+
+sd_status sd_tensor_new(sd_dtype t, int ndim, const int64_t *shape, sd_tensor **out, sd_err *err) {
+    const size_t step =
+        64 << 20; /* fresh pages are slow: a look at the cancellation flag between */
+    sd_tensor *x;
+    *out = NULL;
+    SD_TRY(new_raw(t, ndim, shape, &x, err));
+    for (size_t at = 0, n = x->storage->bytes; at < n; at += step) {
+        sd_status st = at ? sd_check_cancel(err) : SD_OK;
+        if (st != SD_OK) {
+            sd_tensor_free(x);
+            return st;
+        }
+        memset((char *)x->data + at, 0, n - at < step ? n - at : step);
+    }
+    *out = x;
+    return SD_OK;
 }
 
 sd_status sd_tensor_wrap(sd_dtype t, int ndim, const int64_t *shape, void *data,
@@ -611,7 +630,7 @@ sd_status sd_tensor_binary(char op, const sd_tensor *a, const sd_tensor *b, sd_t
         sb[i] = db == 1 ? 0 : b->stride[ib];
     }
     sd_dtype to = wider(a, b);
-    SD_GO(st, done, sd_tensor_new(to, nd, shape, &r, err));
+    SD_GO(st, done, new_raw(to, nd, shape, &r, err));
     sd_tensor va = *a, vb = *b; /* borrowed broadcast views, for the walk only */
     va.ndim = vb.ndim = nd;
     memcpy(va.shape, shape, sizeof shape);
@@ -694,7 +713,7 @@ sd_status sd_tensor_matmul(const sd_tensor *a, const sd_tensor *b, sd_tensor **o
     sd_status st;
     SD_GO(st, done, sd_tensor_cast(a, to, &ca, err));
     SD_GO(st, done, sd_tensor_cast(b, to, &cb, err));
-    SD_GO(st, done, sd_tensor_new(to, a->ndim, shape, &r, err));
+    SD_GO(st, done, (k ? new_raw : sd_tensor_new)(to, a->ndim, shape, &r, err));
     if (k > 0)
         SD_GO(st, done,
               product(to, (size_t)m, (size_t)n, (size_t)k, ca->data, cb->data, r->data, err));
@@ -738,7 +757,7 @@ sd_status sd_tensor_reduce(const char *op, const sd_tensor *t, int dim, sd_tenso
         st = sd_fail(err, SD_EINVAL, "%s of an empty tensor", op);
         goto done;
     }
-    SD_GO(st, done, sd_tensor_new(SD_F64, nd, shape, &r, err));
+    SD_GO(st, done, new_raw(SD_F64, nd, shape, &r, err));
     const double *x = c->data;
     double *y = r->data;
     int64_t since = 0;
