@@ -139,6 +139,7 @@ void sd_lua_open_system(lua_State *L);
 void sd_lua_open_ops(lua_State *L);
 void sd_lua_open_patch(lua_State *L);
 void sd_lua_open_interrupt(lua_State *L); /* wraps coroutine.* */
+void sd_lua_open_strings(lua_State *L);   /* string.find … rep, interruptible */
 
 /* ---- values as text ----------------------------------------------------------------------------
  */

@@ -531,6 +531,7 @@ static int open_all(lua_State *L) {
     lua_settop(L, 1);
 
     sd_lua_open_interrupt(L);
+    sd_lua_open_strings(L);
     sd_lua_open_tensor(L);
     sd_lua_open_linalg(L);
     sd_lua_open_table(L);

@@ -675,7 +675,7 @@ done:
  * does within a fraction of a second. */
 static sd_status product(sd_dtype to, size_t m, size_t n, size_t k, const void *a, const void *b,
                          void *r, sd_err *err) {
-    const double most = 5e9; /* multiply-adds in one call */
+    const double most = 2e9; /* multiply-adds in one call */
     bool one = (double)m * (double)n * (double)k <= most;
     size_t side = (size_t)sqrt(most / (double)k), tile = side < 64 ? 64 : side;
     size_t rows = one ? m : tile, cols = one ? n : tile;

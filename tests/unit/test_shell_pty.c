@@ -411,6 +411,13 @@ static void interruption_of_operations(void **state) {
     interrupt(&t, "while true do pcall(probe, m, x, {draws=100000, seqs=8}) end", 1.0);
     interrupt(&t, "while true do heads(m) end", 1.0);
     interrupt(&t, "while true do ppl(m, x) end", 1.0);
+    interrupt(&t, "('a'):rep(30000):find(('a*'):rep(30) .. 'b')", 0.5);
+    interrupt(&t, "('a'):rep(30000):gsub(('a-'):rep(30) .. 'b', 'x')", 0.5);
+    interrupt(&t, "('a'):rep(2000000):find(('a'):rep(1000000) .. 'b', 1, true)", 0.5);
+    interrupt(&t, "while true do s = ('x'):rep(1 << 26) end", 0.5);
+    interrupt(&t, "s = '' while true do s = s .. ('x'):rep(100000) end", 0.5);
+    type(&t, "s = nil\r");
+    prompt(&t);
     interrupt(&t, "big = randn(200000000)", 0.5);
     interrupt(&t, "big = ones(60000000, {dtype='f32'}); while true do y = big * big end", 1.0);
     interrupt(&t, "big = rand(9000, 9000); y = matmul(big, big)", 3.0);
@@ -495,7 +502,7 @@ static void third_press_ends(void **state) {
     start(&t, plain);
     prompt(&t);
     /* one C call of Lua's own that polls nothing */
-    type(&t, "('a'):rep(40):find(('.-'):rep(30) .. 'b')\r");
+    type(&t, "table.move({}, 1, 1 << 40, 2)\r");
     nap(0.4);
     type(&t, "\003");
     nap(0.3);
