@@ -40,6 +40,7 @@ static sd_status shape(const char *kind, int n_pos, sd_config *c, sd_err *err) {
         lc->n_head = lc->n_kv_head = 12;
         lc->d_qk = lc->d_v = 64;
         lc->scale = 0.125;
+        sd_attn_normalize(lc); /* uniform has no queries and keys */
     }
     return SD_OK;
 }

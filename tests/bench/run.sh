@@ -1,14 +1,14 @@
 #!/bin/sh
 # run.sh: speed, as one table of medians, with the peers' figures and the ratio beside ours.
 #   tests/bench/run.sh BUILD [PEERS_PYTHON]
-# BENCH=heads,start,open,tokenizer,train   parts (all by default)
+# BENCH=heads,start,open,tokenizer,train,decode   parts (all by default)
 # ROUNDS=5   repetitions of everything, ours and the peers' in turns; THREADS=2 for training
 # TEXT=FILE  the text of the tokenizer part (default: the corpus of scripts/corpus.sh when it is built,
 #            else documentation and headers found on this machine)
 # Without the peers' Python, our own figures alone. The machine should be otherwise idle.
 set -u
 b=${1:-build} py=${2:-}
-parts=,${BENCH:-heads,start,open,tokenizer,train},
+parts=,${BENCH:-heads,start,open,tokenizer,train,decode},
 rounds=${ROUNDS:-5} threads=${THREADS:-2}
 here=$(dirname "$0")
 work=$b/bench/work
@@ -71,6 +71,10 @@ if want train; then
             i=$((i + 1))
         done
     fi
+fi
+if want decode; then
+    if [ -n "$py" ]; then run "$py" "$here/peer_decode.py" "$b/bench/bench_decode" "$threads" "$rounds"
+    else run "$b/bench/bench_decode" "$threads"; fi
 fi
 
 # The table: median of each name; a peer with several ways counts by its best.
@@ -143,6 +147,17 @@ END {
         s = 100 * med("train.share"); f2 = 100 * med("train.fb_share")
         row("  model FLOPs, share of sgemm (step)", "%", s, e > 0 ? 1e5 * gf / e / med("train.sgemm") : -1, -1, ">= 75%", s >= 75)
         row("  model FLOPs, share of sgemm (fwd + bwd)", "%", f2, e2 > 0 ? 1e5 * gf / e2 / med("train.sgemm") : -1, -1, "", 0)
+    }
+    t = med("decode.softmax_ms"); e = lo(med("decode.peer_sdpa_ms"), med("decode.peer_eager_ms"))
+    if (t > 0) {
+        row("a token of GPT-2 small after 1,024, " threads " threads", "ms", t, e, e > 0 ? e / t : -1, e > 0 ? ">= 1.5x" : "", e >= 1.5 * t)
+        row("  the 1,024 tokens before it", "s", med("decode.softmax_fill_s"), lo(med("decode.peer_sdpa_fill_s"), med("decode.peer_eager_fill_s")), -1, "", 0)
+        k = split("sd elu1 uniform", kind, " ")
+        for (i = 1; i <= k; i++) row("  kind " kind[i], "ms", med("decode." kind[i] "_ms"), -1, -1, "", 0)
+        for (i = 2; i <= k; i++) {
+            f = med("decode." kind[i] "_double_ms") / med("decode." kind[i] "_ms")
+            row("  kind " kind[i] ", after 2,048 against 1,024", "x", f, -1, -1, "flat (< 1.15)", f < 1.15)
+        }
     }
 }' "$log"
 [ -n "$py" ] || echo "(no peers: make peers, or make bench PEERS=PYTHON with numpy, torch, tokenizers there)"
