@@ -62,5 +62,6 @@ void sd_api_text(sd_host *t);
 void sd_api_train(sd_host *t);
 void sd_api_linalg(sd_host *t);
 void sd_api_table(sd_host *t);
+void sd_api_ops(sd_host *t);
 
 #endif

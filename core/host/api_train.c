@@ -186,6 +186,65 @@ static int h_train_teach(sd_call *c, sd_htrain *p, sd_hmodel *teacher, double we
     return sd_learner_teach(t->l, h ? h->u.model : NULL, weight, &c->err);
 }
 
+static sd_status run_options(sd_call *c, const sd_htrain_run *o, const sd_model *m,
+                             sd_train_opts *out) {
+    sd_train_defaults(out);
+    if (o->steps)
+        out->steps = o->steps;
+    if (o->batch)
+        out->batch = o->batch;
+    if (o->lr != 0)
+        out->lr = o->lr;
+    out->ctx = o->ctx ? o->ctx : sd_default_ctx(m, out->ctx);
+    out->warmup = o->warmup < 0 ? -1 : o->warmup;
+    out->min_lr = o->min_lr < 0 ? 0.1 * out->lr : o->min_lr;
+    out->seed = o->seed;
+    if (!o->teacher)
+        return SD_OK;
+    const sd_handle *h = sd_api_model_of(c, o->teacher);
+    if (!h)
+        return c->err.code;
+    out->teacher = h->u.model;
+    out->teacher_weight = o->teacher_weight;
+    return SD_OK;
+}
+
+static int h_train_run(sd_call *c, sd_hmodel *p, const int32_t *ids, size_t n, const char *data,
+                       const sd_htrain_run *o) {
+    sd_handle *h = sd_api_writable(c, p);
+    sd_train_opts opts;
+    if (!h)
+        return c->err.code;
+    sd_model *m = h->u.model;
+    if (!o || o->struct_size < sizeof *o)
+        return sd_api_fail(c, SD_EINVAL, "train_run: struct_size is not set");
+    if (!ids == !data)
+        return sd_api_fail(c, SD_EINVAL, "train_run: %s",
+                           ids ? "both ids and a token file" : "neither ids nor a token file");
+    if (run_options(c, o, m, &opts) != SD_OK)
+        return c->err.code;
+    bool *layers = NULL;
+    sd_tokens *t = NULL;
+    sd_status st = SD_OK;
+    int L = sd_model_config(m)->n_layer;
+    if (o->layers) {
+        opts.layers = layers = sd_alloc((size_t)L, sizeof *layers, &c->err);
+        st = layers ? SD_OK : SD_ENOMEM;
+        for (int l = 0; layers && l < L; l++)
+            layers[l] = o->layers[l] != 0;
+    }
+    if (st == SD_OK)
+        st =
+            ids ? sd_tokens_from_ids(ids, n, &t, &c->err) : sd_tokens_open(data, NULL, &t, &c->err);
+    if (st == SD_OK)
+        st = sd_same_tokenizer(m, t, &c->err);
+    if (st == SD_OK)
+        st = sd_train(m, t, NULL, &opts, &c->s->run, NULL, NULL, &c->err);
+    sd_tokens_free(t);
+    sd_free(layers);
+    return (int)st;
+}
+
 void sd_api_train(sd_host *t) {
     t->train_new = h_train_new;
     t->train_size = h_train_size;
@@ -200,4 +259,5 @@ void sd_api_train(sd_host *t) {
     t->train_store = h_train_store;
     t->train_release = h_train_release;
     t->train_teach = h_train_teach;
+    t->train_run = h_train_run;
 }

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "host/op.h"
 #include "host/session.h"
+#include "io/tokens.h"
 
 /* A registered op. `pub` is first: a const sd_op * is one of these. Records of unloaded plugins
  * stay allocated until the session ends (a binding may still hold the pointer), with live = false.
@@ -93,6 +94,11 @@ int sd_call_draws(sd_call *c);
 
 /* Borrowed ids of a TEXT argument under m; bytes the tokenizer cannot express are warned of. */
 sd_status sd_call_ids(sd_call *c, const char *name, sd_model *m, const int32_t **ids, size_t *n);
+
+/* A token file made with another tokenizer than the model's means other words by its ids. */
+sd_status sd_same_tokenizer(sd_model *m, const sd_tokens *SD_NULLABLE file, sd_err *err);
+/* The default of a run's ctx shrinks to a smaller position table; a value asked for does not. */
+int sd_default_ctx(const sd_model *m, int ctx);
 
 /* Rows of the built-in tables, one array a file. */
 typedef struct sd_builtin_group {

@@ -606,4 +606,5 @@ void sd_api_fill_table(sd_host *t) {
     sd_api_train(t);
     sd_api_linalg(t);
     sd_api_table(t);
+    sd_api_ops(t);
 }

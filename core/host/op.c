@@ -706,8 +706,8 @@ static sd_status check_result(const sd_op_desc *d, const sd_value *v, sd_err *er
     return SD_OK;
 }
 
-sd_status sd_op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *result,
-                     sd_err *err) {
+static sd_status op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *result,
+                         bool record, sd_err *err) {
     const sd_op_rec *r = (const sd_op_rec *)(const void *)op;
     const sd_op_desc *d = op->desc;
     sd_err local = {0};
@@ -747,7 +747,7 @@ sd_status sd_op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *r
                 result->model = copy;
             }
         }
-        if (st == SD_OK)
+        if (st == SD_OK && record)
             st = record_lineage(r, args, result->model, err);
     }
     if (st != SD_OK) {
@@ -758,6 +758,16 @@ sd_status sd_op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *r
             sd_err_context(err, "%s", d->name);
     }
     return st;
+}
+
+sd_status sd_op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *result,
+                     sd_err *err) {
+    return op_call(s, op, args, result, true, err);
+}
+
+sd_status sd_op_call_inner(sd_session *s, const sd_op *op, sd_value *args, sd_value *result,
+                           sd_err *err) {
+    return op_call(s, op, args, result, false, err);
 }
 
 /* ---- help ---- */

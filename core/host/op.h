@@ -73,6 +73,9 @@ const char *sd_op_kind_name(uint32_t kind);
  * written on success and the caller's too. Errors start with the op's name; an op of an unloaded
  * plugin is an error. */
 sd_status sd_op_call(sd_session *s, const sd_op *op, sd_value *args, sd_value *result, sd_err *err);
+/* The same as a part of another op, which records the step: none of its own is. */
+sd_status sd_op_call_inner(sd_session *s, const sd_op *op, sd_value *args, sd_value *result,
+                           sd_err *err);
 
 /* "truncate(model, {planes=, filter="keep", …})" and the full help page. */
 sd_status sd_op_signature(const sd_op_desc *d, sd_buf *out, sd_err *err);

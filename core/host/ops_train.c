@@ -378,18 +378,18 @@ done:
     return st;
 }
 
-/* A token file made with another tokenizer than the model's means other words by its ids. */
-static sd_status same_tokenizer(sd_call *c, const job *j) {
-    sd_tokenizer *t = sd_model_tokenizer(j->m);
-    const sd_tokens *files[] = {j->train, j->val};
-    for (int i = 0; t && i < 2; i++) {
-        uint64_t made = files[i] ? sd_tokens_made_with(files[i]) : 0;
-        if (made && made != sd_tokens_hash_of(t))
-            return sd_fail(&c->err, SD_EINVAL,
-                           "%s was made with another tokenizer than the model's",
-                           sd_tokens_path(files[i]));
-    }
+sd_status sd_same_tokenizer(sd_model *m, const sd_tokens *file, sd_err *err) {
+    sd_tokenizer *t = sd_model_tokenizer(m);
+    uint64_t made = t && file ? sd_tokens_made_with(file) : 0;
+    if (made && made != sd_tokens_hash_of(t))
+        return sd_fail(err, SD_EINVAL, "%s was made with another tokenizer than the model's",
+                       sd_tokens_path(file));
     return SD_OK;
+}
+
+int sd_default_ctx(const sd_model *m, int ctx) {
+    const sd_config *g = sd_model_config(m);
+    return g->pos == SD_POS_LEARNED && g->n_pos < ctx ? g->n_pos : ctx;
 }
 
 /* Opens the data, trains, leaves the figure. Layers: "" = all. */
@@ -415,7 +415,8 @@ static sd_status run_job(const sd_host *host, sd_call *c, job *j, const char *tr
             j->val = NULL;
         }
     }
-    SD_TRY(same_tokenizer(c, j));
+    SD_TRY(sd_same_tokenizer(j->m, j->train, e));
+    SD_TRY(sd_same_tokenizer(j->m, j->val, e));
     live l = {c, host->arg_str(c, "column")};
     j->o.note = j->note;
     j->o.finished = add_step;
@@ -450,11 +451,6 @@ static int finish(sd_call *c, job *j, sd_status st) {
     return sd_call_return_model(c, st, st == SD_OK ? m : NULL);
 }
 
-/* The default of ctx shrinks to a smaller position table; a value that was asked for does not. */
-static bool ctx_default(sd_call *c) {
-    return sd_call_arg(c, "ctx")->kind == SD_ARG_NIL;
-}
-
 static int op_train(const sd_host *host, sd_call *c) {
     sd_err *e = &c->err;
     job j = {0};
@@ -463,9 +459,8 @@ static int op_train(const sd_host *host, sd_call *c) {
     read_opts(host, c, &j.o);
     SD_GO(st, done, make_note(c, &j, e));
     SD_GO(st, done, sd_model_clone(sd_call_arg(c, "model")->model, &j.m, e));
-    const sd_config *cfg = sd_model_config(j.m);
-    if (ctx_default(c) && cfg->pos == SD_POS_LEARNED && cfg->n_pos < j.o.ctx)
-        j.o.ctx = cfg->n_pos;
+    if (sd_call_arg(c, "ctx")->kind == SD_ARG_NIL)
+        j.o.ctx = sd_default_ctx(j.m, j.o.ctx);
     if (teacher->kind == SD_ARG_MODEL)
         j.o.teacher = teacher->model;
     if (text->kind == SD_ARG_TEXT) {

@@ -262,6 +262,34 @@ typedef struct sd_hadamw {
     double lr, beta1, beta2, eps, weight_decay, clip;
 } sd_hadamw;
 
+/* A whole training run (1.1), scheduled as the op `train` does: warm-up, half a cosine from lr to
+ * min_lr, AdamW, sequences in an order decided by the seed. Numbers left at 0 (warmup, min_lr:
+ * below 0) are train's own defaults; ctx 0: 256, or the position table if smaller. */
+typedef struct sd_htrain_run {
+    uint32_t struct_size;
+    int32_t batch, ctx;
+    int32_t reserved;
+    int64_t steps, warmup;
+    double lr, min_lr;
+    uint64_t seed;
+    sd_hmodel *teacher; /* nullable: distil, teacher_weight of the loss (METHOD 7.5) */
+    double teacher_weight;
+    const unsigned char *layers; /* (n_layer) nullable: 0 = this layer's parts stay as they are, and
+                                    so do the global ones */
+} sd_htrain_run;
+
+/* A value on its way into or out of another op (1.1): the member that `kind` names. */
+typedef struct sd_hvalue {
+    const char *name; /* of the argument */
+    uint32_t kind;    /* sd_arg_kind; BOOL and INT are in num */
+    uint32_t reserved;
+    double num;
+    const char *str; /* STR, CHOICE, PATH, LAYERS */
+    sd_hmodel *model;
+    sd_htext *text;
+    sd_htable *table;
+} sd_hvalue;
+
 enum { SD_TABLE_INT = 0, SD_TABLE_NUM = 1, SD_TABLE_STR = 2, SD_TABLE_VEC = 3 };
 
 /* ---- the host's function table ---------------------------------------------------------------
@@ -471,6 +499,20 @@ struct sd_host {
      * weight KL(teacher || student); NULL or 0: the text alone. The losses reported stay the
      * text's. The teacher reads the same ids; its vocabulary must be the same. */
     int (*train_teach)(sd_call *c, sd_htrain *t, sd_hmodel *teacher, double weight);
+    /* Trains m (a clone) in place on ids, or with ids NULL on the token file `data`. A non-finite
+     * loss stops it by the tensor's name; interrupted or failed, m is not to be used. */
+    int (*train_run)(sd_call *c, sd_hmodel *m, const int32_t *ids, size_t n, const char *data,
+                     const sd_htrain_run *o);
+
+    /* -- operations: runs another op, its arguments checked as if they had been typed; what is not
+     * given has its default. out: BOOL, INT, NUM, STR, MODEL or TABLE; handles and strings are the
+     * call's. A model made so has the lineage of its argument: the step recorded is the outer op's
+     * (train and resume record their own). */
+    bool (*op_known)(sd_call *c, const char *name);
+    int (*op_run)(sd_call *c, const char *name, const sd_hvalue *args, size_t n, sd_hvalue *out);
+
+    /* -- files: written whole or not at all. */
+    int (*write_file)(sd_call *c, const char *path, const char *data, size_t n);
 };
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
 /* Loads; its one op goes through the whole function table on a model and a text, and returns the
  * number of checks that held; a check that does not hold fails the op by its name. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "gallery.h"
@@ -27,8 +28,8 @@ static int on_capture(void *user, const sd_hcapture *c) {
 }
 
 /* What ABI 1.1 added; the number of checks that held through *held. */
-static int since_1_1(const sd_host *host, sd_call *call, sd_hmodel *in, const int32_t *ids,
-                     int *held) {
+static int since_1_1(const sd_host *host, sd_call *call, sd_hmodel *in, sd_htext *text,
+                     const int32_t *ids, int *held) {
     int done = 0;
     sd_hmodel_info mi = {.struct_size = sizeof mi};
     sd_hlayer_info li = {.struct_size = sizeof li};
@@ -84,6 +85,41 @@ static int since_1_1(const sd_host *host, sd_call *call, sd_hmodel *in, const in
     host->fail_clear(call);
     CHECK(host->train_teach(call, tr, NULL, 0) == 0);
     host->train_release(call, tr);
+    sd_htrain_run go = {.struct_size = sizeof go,
+                        .batch = 1,
+                        .ctx = 16,
+                        .steps = 2,
+                        .warmup = -1,
+                        .lr = 1e-3,
+                        .min_lr = -1,
+                        .seed = 1,
+                        .teacher = in,
+                        .teacher_weight = 0.5};
+    sd_hscore s0 = {.struct_size = sizeof s0}, s1 = {.struct_size = sizeof s1};
+    CHECK(host->train_run(call, in, ids, 40, NULL, &go) != 0); /* an argument is not changed */
+    host->fail_clear(call);
+    CHECK(host->train_run(call, m, ids, 40, "x.bin", &go) != 0);
+    host->fail_clear(call);
+    CHECK(host->evaluate(call, m, ids, 40, 16, 0, &s0) == 0 &&
+          host->train_run(call, m, ids, 40, NULL, &go) == 0 &&
+          host->evaluate(call, m, ids, 40, 16, 0, &s1) == 0 && s0.nll != s1.nll);
+    sd_hvalue arg[2] = {{.name = "model", .kind = SD_ARG_MODEL, .model = in},
+                        {.name = "text", .kind = SD_ARG_TEXT, .text = text}},
+              out;
+    CHECK(host->op_known(call, "nll") && !host->op_known(call, "nonsense"));
+    CHECK(host->op_run(call, "nll", arg, 2, &out) == 0 && out.kind == SD_ARG_NUM && out.num > 0);
+    CHECK(host->op_run(call, "lineage", arg, 1, &out) == 0 && out.kind == SD_ARG_TABLE &&
+          host->table_n_rows(call, out.table) == 0);
+    host->table_release(call, out.table);
+    CHECK(host->op_run(call, "lineage", arg, 2, &out) != 0 &&
+          strstr(host->fail_text(call), "unknown option text"));
+    host->fail_clear(call);
+    CHECK(host->op_run(call, "nonsense", arg, 1, &out) != 0);
+    host->fail_clear(call);
+    CHECK(host->write_file(call, "/nowhere/at/all", "x", 1) == SD_FAIL_WRITE);
+    host->fail_clear(call);
+    CHECK(host->write_file(call, "build/everything.tmp", "x", 1) == 0 &&
+          remove("build/everything.tmp") == 0);
     host->model_release(call, m);
     *held += done;
     return 0;
@@ -206,7 +242,7 @@ static int run(const sd_host *host, sd_call *call) {
     host->rng_release(call, r1);
     host->rng_release(call, r2);
     CHECK(host->threads(call) >= 1 && !host->cancelled(call));
-    if (since_1_1(host, call, in, ids, &done))
+    if (since_1_1(host, call, in, text, ids, &done))
         return host->failed(call);
     host->progress(call, "testing", 1, 1);
     host->table_meta_num(call, t, "checks", done);
