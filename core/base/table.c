@@ -8,50 +8,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/table_impl.h"
 
 enum { DEFAULT_WIDTH = 80, DIGITS = 4, GAP = 2, CELL_MAX = 48 };
-
-typedef struct cell {
-    bool set;
-    union {
-        int64_t i;
-        double d;
-        char *s;
-        struct {
-            double *p;
-            size_t n;
-        } v;
-    } u;
-} cell;
-
-typedef struct column {
-    char *name, *doc;
-    sd_col_kind kind;
-    bool wide;
-    cell *cells;
-    size_t cap;
-} column;
-
-typedef struct meta {
-    char *name, *str; /* str NULL: a number */
-    double num;
-} meta;
-
-typedef struct lines {
-    char **p;
-    size_t n, cap;
-} lines;
-
-struct sd_table {
-    atomic_int refs;
-    char *kind;
-    column *cols;
-    size_t ncols, cap_cols;
-    int nrows;
-    lines heading, notes;
-    meta *meta;
-    size_t nmeta, cap_meta;
-};
 
 sd_table *sd_table_new(const char *kind, sd_err *err) {
     sd_table *t = sd_alloc(1, sizeof *t, err);
@@ -613,6 +572,8 @@ sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out
         }
         print_row(t, r, width, w, show, decimals, &text, out);
     }
+    if (used && t->nrows == 0)
+        sd_buf_puts(out, "no rows\n");
     if (hidden) {
         sd_buf_clear(&text);
         sd_buf_printf(&text, "… %d more column%s:", hidden, hidden == 1 ? "" : "s");
@@ -633,8 +594,12 @@ sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out
 
 /* ---- CSV and JSON ---------------------------------------------------------------------------- */
 
+/* Quoted where the text would end the field, or be read back as a number, as missing or as a
+ * header. */
 static void csv_text(sd_buf *out, const char *s) {
-    if (!strpbrk(s, ",\"\r\n")) {
+    double x;
+    if (*s && *s != '#' && !strpbrk(s, ",\"\r\n") && !sd_parse_double(s, &x) &&
+        strcmp(s, "nan") != 0 && strcmp(s, "inf") != 0 && strcmp(s, "-inf") != 0) {
         sd_buf_puts(out, s);
         return;
     }
@@ -668,10 +633,8 @@ sd_status sd_table_csv(const sd_table *t, sd_buf *out, sd_err *err) {
                 sd_buf_printf(out, "%" PRId64, x->u.i);
             else if (k->kind == SD_COL_NUM)
                 sd_buf_double(out, x->u.d, 17);
-            else if (*x->u.s)
-                csv_text(out, x->u.s);
             else
-                sd_buf_puts(out, "\"\""); /* an empty string is not a missing one */
+                csv_text(out, x->u.s); /* an empty string is not a missing one */
         }
         sd_buf_puts(out, "\r\n");
     }
@@ -714,5 +677,46 @@ sd_status sd_table_json(const sd_table *t, bool vectors, sd_buf *out, sd_err *er
         sd_buf_putc(out, '}');
     }
     sd_buf_puts(out, "]\n");
+    return sd_buf_status(out, err);
+}
+
+static void put_lines(sd_buf *out, const char *name, const lines *l) {
+    sd_buf_printf(out, ", \"%s\": [", name);
+    for (size_t i = 0; i < l->n; i++) {
+        if (i)
+            sd_buf_puts(out, ", ");
+        sd_buf_json_string(out, l->p[i], strlen(l->p[i]));
+    }
+    sd_buf_putc(out, ']');
+}
+
+sd_status sd_table_header_json(const sd_table *t, sd_buf *out, sd_err *err) {
+    static const char *const types[] = {"int", "num", "str", "vec"};
+    sd_buf_puts(out, "{\"kind\": ");
+    sd_buf_json_string(out, t->kind, strlen(t->kind));
+    put_lines(out, "heading", &t->heading);
+    put_lines(out, "notes", &t->notes);
+    sd_buf_puts(out, ", \"meta\": {");
+    for (size_t i = 0; i < t->nmeta; i++) {
+        if (i)
+            sd_buf_puts(out, ", ");
+        sd_buf_json_string(out, t->meta[i].name, strlen(t->meta[i].name));
+        sd_buf_puts(out, ": ");
+        if (t->meta[i].str)
+            sd_buf_json_string(out, t->meta[i].str, strlen(t->meta[i].str));
+        else
+            sd_buf_json_double(out, t->meta[i].num);
+    }
+    sd_buf_puts(out, "}, \"columns\": [");
+    for (size_t c = 0; c < t->ncols; c++) {
+        const column *k = &t->cols[c];
+        sd_buf_puts(out, c ? ", {\"name\": " : "{\"name\": ");
+        sd_buf_json_string(out, k->name, strlen(k->name));
+        sd_buf_printf(out, ", \"type\": \"%s\", \"wide\": %s, \"doc\": ", types[k->kind],
+                      k->wide ? "true" : "false");
+        sd_buf_json_string(out, k->doc, strlen(k->doc));
+        sd_buf_putc(out, '}');
+    }
+    sd_buf_puts(out, "]}");
     return sd_buf_status(out, err);
 }

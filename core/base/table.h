@@ -70,6 +70,9 @@ const char *sd_table_meta_at(const sd_table *t, size_t i, const char **str, doub
 /* Aligned text, at most `width` columns wide (0: 80) and `max_rows` rows (0: all; cut in the middle
  * with "… n more rows"). Control bytes in strings are shown escaped. */
 sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out, sd_err *err);
+/* What the rows alone do not say, as one JSON object: kind, heading, notes, meta, and of every
+ * column name, type ("int", "num", "str", "vec"), doc and wide. io/tables.h reads it back. */
+sd_status sd_table_header_json(const sd_table *t, sd_buf *out, sd_err *err);
 sd_status sd_table_csv(const sd_table *t, sd_buf *out, sd_err *err); /* RFC 4180, %.17g */
 sd_status sd_table_json(const sd_table *t, bool vectors, sd_buf *out,
                         sd_err *err); /* array of rows */

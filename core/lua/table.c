@@ -1,11 +1,14 @@
-/* table.c: result tables in Lua: rows, columns, sorting, filtering, CSV and JSON. */
+/* table.c: result tables in Lua: rows, columns, printing, CSV and JSON (what computes is in
+ * table_ops.c). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/os.h"
+#include "base/table_ops.h"
 #include "lua/bind.h"
+#include "lua/table.h"
 #include "spectral/spectral.h"
 
 static int close_table(lua_State *L) {
@@ -15,7 +18,7 @@ static int close_table(lua_State *L) {
     return 0;
 }
 
-static void push_cell(lua_State *L, const sd_table *t, int row, int col) {
+void sd_lua_table_cell(lua_State *L, const sd_table *t, int row, int col) {
     if (!sd_table_has(t, row, col)) {
         lua_pushnil(L);
         return;
@@ -46,7 +49,7 @@ static void push_row(lua_State *L, const sd_table *t, int row) {
     int nc = sd_table_cols(t);
     lua_createtable(L, 0, nc);
     for (int c = 0; c < nc; c++) {
-        push_cell(L, t, row, c);
+        sd_lua_table_cell(L, t, row, c);
         lua_setfield(L, -2, sd_table_col_name(t, c));
     }
 }
@@ -56,7 +59,7 @@ static const char *col_name_at(const void *ctx, size_t i) {
     return (int)i < sd_table_cols(t) ? sd_table_col_name(t, (int)i) : NULL;
 }
 
-static int find_col(lua_State *L, const sd_table *t, const char *name) {
+int sd_lua_table_col(lua_State *L, const sd_table *t, const char *name) {
     int c = sd_table_find_col(t, name);
     if (c < 0 && sd_column_renamed(name))
         c = sd_table_find_col(t, sd_column_renamed(name));
@@ -116,10 +119,10 @@ static int w_head(lua_State *L) {
 /* Lua array of a column; missing cells are nil holes, so the length is #w. */
 static int w_array(lua_State *L) {
     sd_table *t = sd_lua_check_table(L, 1);
-    int c = find_col(L, t, luaL_checkstring(L, 2)), n = sd_table_rows(t);
+    int c = sd_lua_table_col(L, t, luaL_checkstring(L, 2)), n = sd_table_rows(t);
     lua_createtable(L, n, 0);
     for (int i = 0; i < n; i++) {
-        push_cell(L, t, i, c);
+        sd_lua_table_cell(L, t, i, c);
         lua_rawseti(L, -2, i + 1);
     }
     return 1;
@@ -127,7 +130,7 @@ static int w_array(lua_State *L) {
 
 static int w_column(lua_State *L) {
     sd_table *t = sd_lua_check_table(L, 1);
-    int c = find_col(L, t, luaL_checkstring(L, 2));
+    int c = sd_lua_table_col(L, t, luaL_checkstring(L, 2));
     int64_t n = sd_table_rows(t);
     sd_col_kind k = sd_table_col_kind(t, c);
     if (k != SD_COL_INT && k != SD_COL_NUM)
@@ -146,148 +149,27 @@ static int w_column(lua_State *L) {
 /* ---- new tables from old
  * ------------------------------------------------------------------------- */
 
-static sd_status copy_cell(const sd_table *s, int row, int col, sd_table *d, int drow,
-                           sd_err *err) {
-    const char *name = sd_table_col_name(s, col);
-    if (!sd_table_has(s, row, col))
-        return SD_OK;
-    switch (sd_table_col_kind(s, col)) {
-    case SD_COL_INT:
-        sd_table_set_int(d, drow, name, sd_table_int(s, row, col));
-        return SD_OK;
-    case SD_COL_NUM:
-        sd_table_set_num(d, drow, name, sd_table_num(s, row, col));
-        return SD_OK;
-    case SD_COL_STR:
-        return sd_table_set_str(d, drow, name, sd_table_str(s, row, col), err);
-    default: {
-        size_t n;
-        const double *v = sd_table_vec(s, row, col, &n);
-        return sd_table_set_vec(d, drow, name, v, n, err);
-    }
-    }
-}
-
-/* Rows order[0..n) and columns with keep[c] of s. */
-static sd_status derive(const sd_table *s, const int *order, int n, const bool *keep,
-                        sd_table **out, sd_err *err) {
-    sd_table *d = sd_table_new(sd_table_kind(s), err);
-    if (!d)
-        return SD_ENOMEM;
-    *out = d; /* the box owns it from here */
-    for (size_t i = 0; i < sd_table_n_heading(s); i++)
-        SD_TRY(sd_table_heading(d, err, "%s", sd_table_heading_at(s, i)));
-    for (size_t i = 0; i < sd_table_n_notes(s); i++)
-        SD_TRY(sd_table_note(d, err, "%s", sd_table_note_at(s, i)));
-    for (size_t i = 0; i < sd_table_n_meta(s); i++) {
-        const char *str = NULL;
-        double num = 0;
-        const char *name = sd_table_meta_at(s, i, &str, &num);
-        SD_TRY(str ? sd_table_meta_str(d, name, str, err) : sd_table_meta_num(d, name, num, err));
-    }
-    for (int c = 0; c < sd_table_cols(s); c++)
-        if (!keep || keep[c])
-            SD_TRY(sd_table_add_column(d, sd_table_col_name(s, c), sd_table_col_kind(s, c),
-                                       sd_table_col_doc(s, c),
-                                       keep ? false : sd_table_col_wide(s, c), NULL, err));
-    for (int i = 0; i < n; i++) {
-        int row;
-        SD_TRY(sd_table_add_row(d, &row, err));
-        for (int c = 0; c < sd_table_cols(s); c++)
-            if (!keep || keep[c])
-                SD_TRY(copy_cell(s, order[i], c, d, row, err));
-    }
-    return SD_OK;
-}
-
-static int push_derived(lua_State *L, const sd_table *t, const int *order, int n,
-                        const bool *keep) {
-    sd_table **b = sd_lua_box_table(L);
-    sd_err e = {0};
-    if (derive(t, order, n, keep, b, &e) != SD_OK)
-        return sd_lua_raise(L, &e);
-    return 1;
-}
-
-typedef struct sort_key {
-    const sd_table *t;
-    int col, row;
-    bool desc;
-} sort_key;
-
-static int compare(const void *pa, const void *pb) {
-    const sort_key *a = pa, *b = pb;
-    bool ha = sd_table_has(a->t, a->row, a->col), hb = sd_table_has(b->t, b->row, b->col);
-    int r = 0;
-    if (ha != hb)
-        return ha ? -1 : 1; /* missing last, either way */
-    if (ha && sd_table_col_kind(a->t, a->col) == SD_COL_STR) {
-        r = strcmp(sd_table_str(a->t, a->row, a->col), sd_table_str(b->t, b->row, b->col));
-    } else if (ha) {
-        double x = sd_table_num(a->t, a->row, a->col), y = sd_table_num(b->t, b->row, b->col);
-        if (isnan(x) != isnan(y))
-            return isnan(x) ? 1 : -1;
-        r = (x > y) - (x < y);
-    }
-    if (a->desc)
-        r = -r;
-    return r ? r : (a->row > b->row) - (a->row < b->row);
-}
-
-static int w_sort(lua_State *L) {
-    sd_table *t = sd_lua_check_table(L, 1);
-    int c = find_col(L, t, luaL_checkstring(L, 2)), n = sd_table_rows(t);
-    static const char *const names[] = {"desc", NULL};
-    sd_lua_check_options(L, 3, names);
-    bool desc = sd_lua_opt_bool(L, 3, "desc", false);
-    if (sd_table_col_kind(t, c) == SD_COL_VEC)
-        return sd_lua_fail(L, SD_EINVAL, "column %s holds vectors", sd_table_col_name(t, c));
-    sort_key *k = lua_newuserdatauv(L, sizeof *k * (size_t)(n + 1), 0);
-    for (int i = 0; i < n; i++)
-        k[i] = (sort_key){t, c, i, desc};
-    qsort(k, (size_t)n, sizeof *k, compare);
-    int *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
-    for (int i = 0; i < n; i++)
-        order[i] = k[i].row;
-    return push_derived(L, t, order, n, NULL);
-}
-
-static int w_filter(lua_State *L) {
-    sd_table *t = sd_lua_check_table(L, 1);
-    luaL_checktype(L, 2, LUA_TFUNCTION);
-    int n = sd_table_rows(t), k = 0;
-    int *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
-    for (int i = 0; i < n; i++) {
-        lua_pushvalue(L, 2);
-        push_row(L, t, i);
-        lua_call(L, 1, 1);
-        if (lua_toboolean(L, -1))
-            order[k++] = i;
-        lua_pop(L, 1);
-    }
-    return push_derived(L, t, order, k, NULL);
-}
-
 static int w_select(lua_State *L) {
     sd_table *t = sd_lua_check_table(L, 1);
-    int nc = sd_table_cols(t), n = sd_table_rows(t);
+    int nc = sd_table_cols(t);
     bool *keep = lua_newuserdatauv(L, (size_t)nc + 1, 0);
     memset(keep, 0, (size_t)nc + 1);
     if (lua_istable(L, 2)) {
         for (lua_Integer i = 1; i <= (lua_Integer)lua_rawlen(L, 2); i++) {
             lua_rawgeti(L, 2, i);
-            keep[find_col(L, t, luaL_checkstring(L, -1))] = true;
+            keep[sd_lua_table_col(L, t, luaL_checkstring(L, -1))] = true;
             lua_pop(L, 1);
         }
     } else {
         int top = lua_gettop(L) - 1;
         for (int i = 2; i <= top; i++)
-            keep[find_col(L, t, luaL_checkstring(L, i))] = true;
+            keep[sd_lua_table_col(L, t, luaL_checkstring(L, i))] = true;
     }
-    int *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
-    for (int i = 0; i < n; i++)
-        order[i] = i;
-    return push_derived(L, t, order, n, keep);
+    sd_table **b = sd_lua_box_table(L);
+    sd_err e = {0};
+    if (sd_table_take(t, NULL, 0, keep, b, &e) != SD_OK)
+        return sd_lua_raise(L, &e);
+    return 1;
 }
 
 /* ---- out
@@ -307,22 +189,44 @@ static int deliver(lua_State *L, sd_status st, sd_buf *b, const char *path, sd_e
 
 static int w_csv(lua_State *L) {
     sd_table *t = sd_lua_check_table(L, 1);
-    const char *path = luaL_optstring(L, 2, NULL);
+    int o = lua_istable(L, 2) ? 2 : 3;
+    const char *path = o == 3 ? luaL_optstring(L, 2, NULL) : NULL;
+    static const char *const names[] = {"header", NULL};
+    sd_lua_check_options(L, o, names);
     sd_buf b = {0};
     sd_err e = {0};
-    return deliver(L, sd_table_csv(t, &b, &e), &b, path, &e);
+    sd_status st = SD_OK;
+    if (sd_lua_opt_bool(L, o, "header", false)) {
+        sd_buf_puts(&b, "#sd ");
+        st = sd_table_header_json(t, &b, &e);
+        sd_buf_puts(&b, "\r\n");
+    }
+    if (st == SD_OK)
+        st = sd_table_csv(t, &b, &e);
+    return deliver(L, st, &b, path, &e);
 }
 
 static int w_json(lua_State *L) {
     sd_table *t = sd_lua_check_table(L, 1);
     int o = lua_istable(L, 2) ? 2 : 3;
     const char *path = o == 3 ? luaL_optstring(L, 2, NULL) : NULL;
-    static const char *const names[] = {"vectors", NULL};
+    static const char *const names[] = {"vectors", "header", NULL};
     sd_lua_check_options(L, o, names);
-    bool vec = sd_lua_opt_bool(L, o, "vectors", false);
+    bool header = sd_lua_opt_bool(L, o, "header", false);
+    bool vec = sd_lua_opt_bool(L, o, "vectors", header);
     sd_buf b = {0};
     sd_err e = {0};
-    return deliver(L, sd_table_json(t, vec, &b, &e), &b, path, &e);
+    sd_status st = SD_OK;
+    if (header) {
+        sd_buf_puts(&b, "{\"table\": ");
+        st = sd_table_header_json(t, &b, &e);
+        sd_buf_puts(&b, ",\n\"rows\": ");
+    }
+    if (st == SD_OK)
+        st = sd_table_json(t, vec, &b, &e);
+    if (header)
+        sd_buf_puts(&b, "}\n");
+    return deliver(L, st, &b, path, &e);
 }
 
 static int text_of(lua_State *L, const sd_table *t, int width, int rows) {
@@ -387,12 +291,18 @@ static int w_doc(lua_State *L) {
         luaL_pushresult(&b);
         return 1;
     }
-    lua_pushstring(L, sd_table_col_doc(t, find_col(L, t, luaL_checkstring(L, 2))));
+    lua_pushstring(L, sd_table_col_doc(t, sd_lua_table_col(L, t, luaL_checkstring(L, 2))));
     return 1;
 }
 
 static int w_index(lua_State *L) {
     sd_table *t;
+    if (sd_lua_test_tensor(L, 2))
+        return sd_lua_table_pick(L);
+    if (lua_isboolean(L, 2))
+        return sd_lua_fail(L, SD_EINVAL,
+                           "w[...] got one boolean: Lua compares whole columns to one; write "
+                           "w[w.layer:eq(3)] or w:where \"layer == 3\"");
     if (lua_type(L, 2) == LUA_TNUMBER) /* an index would silently miss a row under ipairs */
         return sd_lua_fail(L, SD_EINVAL, "rows count from 0: w:row(%d), or for i, row in w:rows()",
                            (int)lua_tointeger(L, 2));
@@ -425,7 +335,7 @@ static int w_index(lua_State *L) {
         /* w.pr: a one-row table gives the value, others the column */
         int c = sd_table_find_col(t, k);
         if (sd_table_rows(t) == 1) {
-            push_cell(L, t, 0, c);
+            sd_lua_table_cell(L, t, 0, c);
             return 1;
         }
         sd_col_kind kind = sd_table_col_kind(t, c);
@@ -599,20 +509,16 @@ static const sd_fn methods[] = {
      "assert(p:column(\"pr\"):min() >= 0)", NULL},
     {"array", w_array, "w:array(name)", "A column as a Lua array, missing cells nil.", NULL,
      "assert(p:array(\"layer\")[1] == 0)", NULL},
-    {"sort", w_sort, "w:sort(column, {desc=false})",
-     "A new table in the order of a column; missing and nan last.", NULL,
-     "local s = p:sort(\"pr\", {desc=true})\nassert(s:row(0).pr >= s:row(-1).pr)",
-     "desc=true|false"},
-    {"filter", w_filter, "w:filter(function(row) return ... end)",
-     "A new table of the rows for which the function is true.", NULL,
-     "assert(p:filter(function(r) return r.layer == 0 end):row(0).layer == 0)", NULL},
     {"select", w_select, "w:select(column, ...)", "A new table of some columns.", NULL,
      "assert(#p:select(\"layer\", \"head\", \"pr\").columns == 3)", NULL},
-    {"csv", w_csv, "w:csv([file])", "Writes CSV to a file, or returns it.", NULL,
-     "assert(p:csv():match \"^layer\")", NULL},
-    {"json", w_json, "w:json([file], {vectors=false})",
-     "Writes an array of row objects to a file, or returns it.", NULL,
-     "assert(p:json():match \"^%[\")", "vectors=true|false"},
+    {"csv", w_csv, "w:csv([file], {header=false})", "Writes CSV to a file, or returns it.",
+     "header=true: a first line with types, heading, notes and docs, which read_table reads back.",
+     "assert(p:csv():match \"^layer\")", "header=true|false"},
+    {"json", w_json, "w:json([file], {vectors=false, header=false})",
+     "Writes an array of row objects to a file, or returns it.",
+     "header=true: an object with the rows, their vectors, types, heading, notes and docs, which "
+     "read_table reads back.",
+     "assert(p:json():match \"^%[\")", "vectors=true|false header=true|false"},
     {"print", w_print, "w:print({rows=0, width=})", "Prints all rows (or some) at a width.", NULL,
      "p:print{rows=2}", "rows= width="},
     {"doc", w_doc, "w:doc([column])", "What a column (or every column) means.", NULL,
@@ -623,7 +529,12 @@ static const sd_fn methods[] = {
 
 void sd_lua_open_table(lua_State *L) {
     sd_lua_register(L, functions, "");
+    sd_lua_table_functions(L);
     sd_lua_class(L, SD_MT_TABLE, methods, "table:", close_table, w_index);
+    lua_getfield(L, -1, "methods");
+    sd_lua_table_ops(L);
+    lua_pushcclosure(L, sd_lua_table_newindex, 1);
+    lua_setfield(L, -2, "__newindex");
     static const luaL_Reg meta[] = {{"__len", w_len}, {"__tostring", w_tostring}, {NULL, NULL}};
     luaL_setfuncs(L, meta, 0);
     lua_pop(L, 1);

@@ -622,6 +622,133 @@ static int t_div(lua_State *L) {
     return binary(L, '/');
 }
 
+/* ---- masks: Lua's own < and == give one boolean, so that comparisons are methods ---- */
+static int t_lt(lua_State *L) {
+    return binary(L, '<');
+}
+static int t_le(lua_State *L) {
+    return binary(L, 'l');
+}
+static int t_gt(lua_State *L) {
+    return binary(L, '>');
+}
+static int t_ge(lua_State *L) {
+    return binary(L, 'g');
+}
+static int t_eq(lua_State *L) {
+    return binary(L, '=');
+}
+static int t_ne(lua_State *L) {
+    return binary(L, '!');
+}
+static int t_and(lua_State *L) {
+    return binary(L, '&');
+}
+static int t_or(lua_State *L) {
+    return binary(L, '|');
+}
+static int t_not(lua_State *L) {
+    lua_settop(L, 1);
+    lua_pushnumber(L, 0);
+    return binary(L, '=');
+}
+
+static int no_order(lua_State *L) {
+    return sd_lua_fail(L, SD_EINVAL,
+                       "a < b of tensors or columns: Lua's own comparison gives one boolean, no "
+                       "mask: write a:lt(b) (le gt ge eq ne; & | ~ combine), or for rows "
+                       "w:where \"pr < 3\"");
+}
+
+/* mask:where(a, b): a where the mask is not 0, else b; without b the indices. */
+static int t_where(lua_State *L) {
+    sd_tensor *m = sd_lua_check_tensor(L, 1);
+    if (lua_isnoneornil(L, 2)) {
+        if (m->ndim != 1)
+            return sd_lua_fail(L, SD_EINVAL,
+                               "mask:where() gives indices of one dimension, this "
+                               "has %d: mask:where(a, b) chooses elements",
+                               m->ndim);
+        MAKE(L, sd_tensor_cast(m, SD_F64, out, err));
+        const double *x = sd_lua_check_tensor(L, -1)->data;
+        int64_t k = 0, n = m->shape[0];
+        for (int64_t i = 0; i < n; i++)
+            k += x[i] != 0;
+        MAKE(L, sd_tensor_new(SD_I64, 1, &k, out, err));
+        int64_t *at = sd_lua_check_tensor(L, -1)->data;
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != 0)
+                *at++ = i;
+        return 1;
+    }
+    sd_tensor *a = sd_lua_to_tensor(L, 2, SD_F64), *b = sd_lua_to_tensor(L, 3, SD_F64);
+    lua_settop(L, 3);
+    /* The shape all three broadcast to, then element by element. */
+    MAKE(L, sd_tensor_binary('&', m, a, out, err));
+    const sd_tensor *both = sd_lua_check_tensor(L, -1);
+    MAKE(L, sd_tensor_binary('&', both, b, out, err));
+    const sd_tensor *shape = sd_lua_check_tensor(L, -1);
+    const sd_tensor *in[3] = {m, a, b};
+    bool wide = a->dtype == SD_F64 || b->dtype == SD_F64;
+    MAKE(L, sd_tensor_new(wide ? SD_F64 : SD_F32, shape->ndim, shape->shape, out, err));
+    sd_tensor *r = sd_lua_check_tensor(L, -1);
+    int64_t ix[SD_MAX_DIMS] = {0}, n = sd_tensor_numel(r);
+    for (int64_t i = 0; i < n; i++) {
+        double v[3];
+        for (int k = 0; k < 3; k++) {
+            int64_t own[SD_MAX_DIMS] = {0};
+            int lead = r->ndim - in[k]->ndim;
+            for (int d = 0; d < in[k]->ndim; d++)
+                own[d] = in[k]->shape[d] == 1 ? 0 : ix[d + lead];
+            v[k] = sd_tensor_at(in[k], own);
+        }
+        sd_tensor_put(r, ix, v[0] != 0 ? v[1] : v[2]);
+        for (int d = r->ndim - 1; d >= 0 && ++ix[d] == r->shape[d]; d--)
+            ix[d] = 0;
+    }
+    return 1;
+}
+
+static int64_t nonzero(lua_State *L, int64_t *n) {
+    sd_tensor *t = sd_lua_check_tensor(L, 1);
+    MAKE(L, sd_tensor_cast(t, SD_F64, out, err));
+    const double *x = sd_lua_check_tensor(L, -1)->data;
+    int64_t k = 0;
+    *n = sd_tensor_numel(t);
+    for (int64_t i = 0; i < *n; i++)
+        k += x[i] != 0;
+    return k;
+}
+static int t_any(lua_State *L) {
+    int64_t n;
+    lua_pushboolean(L, nonzero(L, &n) > 0);
+    return 1;
+}
+static int t_all(lua_State *L) {
+    int64_t n, k = nonzero(L, &n);
+    lua_pushboolean(L, k == n);
+    return 1;
+}
+
+static int t_dot(lua_State *L) {
+    sd_tensor *a = sd_lua_check_tensor(L, 1), *b = sd_lua_to_tensor(L, 2, SD_F64);
+    lua_settop(L, 2);
+    if (a->ndim != 1 || b->ndim != 1 || a->shape[0] != b->shape[0])
+        return sd_lua_fail(
+            L, SD_EINVAL,
+            "dot of %d and %d dimensions, %lld and %lld elements: two vectors of one "
+            "length expected (matmul multiplies matrices)",
+            a->ndim, b->ndim, (long long)sd_tensor_numel(a), (long long)sd_tensor_numel(b));
+    MAKE(L, sd_tensor_cast(a, SD_F64, out, err));
+    MAKE(L, sd_tensor_cast(b, SD_F64, out, err));
+    const double *x = sd_lua_check_tensor(L, 3)->data, *y = sd_lua_check_tensor(L, 4)->data;
+    double s = 0;
+    for (int64_t i = 0; i < a->shape[0]; i++)
+        s += x[i] * y[i];
+    lua_pushnumber(L, s);
+    return 1;
+}
+
 /* Element-wise: f(x, p) on a contiguous f64 or f32 copy. */
 typedef double (*elementwise)(double x, double p);
 static int map1(lua_State *L, elementwise f, double p) {
@@ -758,6 +885,22 @@ static int reduce(lua_State *L, const char *op) {
     if (r->ndim == 0)
         lua_pushnumber(L, sd_tensor_at(r, NULL));
     return 1;
+}
+
+static int quantile(lua_State *L, double q, int arg) {
+    sd_tensor *t = sd_lua_check_tensor(L, 1);
+    int d = lua_isnoneornil(L, arg) ? -1 : check_dim(L, arg, t);
+    MAKE(L, sd_tensor_quantile(t, q, d, out, err));
+    sd_tensor *r = sd_lua_check_tensor(L, -1);
+    if (r->ndim == 0)
+        lua_pushnumber(L, sd_tensor_at(r, NULL));
+    return 1;
+}
+static int t_median(lua_State *L) {
+    return quantile(L, 0.5, 2);
+}
+static int t_quantile(lua_State *L) {
+    return quantile(L, luaL_checknumber(L, 2), 3);
 }
 
 static int t_sum(lua_State *L) {
@@ -916,6 +1059,38 @@ static const sd_fn methods[] = {
      "assert(tensor{3,1,2}:min() == 1)", NULL},
     {"max", t_max, "t:max([dim])", "The greatest element, of everything or along one dimension.",
      NULL, "assert(tensor{3,1,2}:max() == 3)", NULL},
+    {"median", t_median, "t:median([dim])",
+     "The median, of everything or along one dimension; nan where there is a nan.", NULL,
+     "assert(tensor{5,1,2,3}:median() == 2.5)", NULL},
+    {"quantile", t_quantile, "t:quantile(q, [dim])",
+     "The q-quantile, 0 <= q <= 1, between neighbours by linear interpolation.", NULL,
+     "assert(tensor{0,1,2,3,4}:quantile(0.25) == 1)", NULL},
+    {"dot", t_dot, "a:dot(b)", "The sum of products of two vectors.", NULL,
+     "assert(tensor{1,2}:dot{3,4} == 11)", NULL},
+    {"lt", t_lt, "a:lt(b)", "Mask of a < b, element by element: u8, 1 where it holds.",
+     "Masks combine with & | ~, count with :sum(), choose with :where, and pick rows of a table: "
+     "w[w.pr:lt(3)]. Lua's own a < b can only give one boolean, so it is an error.",
+     "local m = tensor{1,2,3}:lt(3) & tensor{1,2,3}:gt(1)\nassert(m:sum() == 1 and m[1] == 1)",
+     NULL},
+    {"le", t_le, "a:le(b)", "Mask of a <= b; see lt.", NULL, "assert(tensor{1,2}:le(1):sum() == 1)",
+     NULL},
+    {"gt", t_gt, "a:gt(b)", "Mask of a > b; see lt.", NULL, "assert(tensor{1,2}:gt(1):sum() == 1)",
+     NULL},
+    {"ge", t_ge, "a:ge(b)", "Mask of a >= b; see lt.", NULL, "assert(tensor{1,2}:ge(1):sum() == 2)",
+     NULL},
+    {"eq", t_eq, "a:eq(b)", "Mask of equal elements; nan equals nothing. See lt.", NULL,
+     "assert(tensor{1,2}:eq(2):sum() == 1)", NULL},
+    {"ne", t_ne, "a:ne(b)", "Mask of different elements; see lt.", NULL,
+     "local a = tensor{1, 0/0}\nassert(a:ne(a):sum() == 1)", NULL},
+    {"where", t_where, "mask:where(a, b) or mask:where()",
+     "Elements of a where the mask holds, else of b; or the indices where it holds.", NULL,
+     "local a = tensor{1,-2,3}\nassert(a:gt(0):where(a, 0):sum() == 4)\n"
+     "assert(a:gt(0):where()[1] == 2)",
+     NULL},
+    {"any", t_any, "mask:any()", "Whether any element is not 0.", NULL, "assert(tensor{0,1}:any())",
+     NULL},
+    {"all", t_all, "mask:all()", "Whether no element is 0.", NULL, "assert(not tensor{0,1}:all())",
+     NULL},
     {"norm", t_norm, "t:norm()", "Frobenius norm.", NULL, "assert(tensor{3,4}:norm() == 5)", NULL},
     {"sd", t_sd, "t:sd()", "Standard deviation of the finite elements.", NULL,
      "assert(ones(4):sd() == 0)", NULL},
@@ -982,11 +1157,14 @@ static const sd_fn functions[] = {
 void sd_lua_open_tensor(lua_State *L) {
     sd_lua_register(L, functions, "");
     sd_lua_class(L, SD_MT_TENSOR, methods, "tensor:", close_tensor, t_index);
-    static const luaL_Reg meta[] = {
-        {"__newindex", t_newindex}, {"__call", t_call}, {"__len", t_len},
-        {"__tostring", t_tostring}, {"__add", t_add},   {"__sub", t_sub},
-        {"__mul", t_mul},           {"__div", t_div},   {"__unm", t_unm},
-        {"__pow", t_pow},           {NULL, NULL}};
+    static const luaL_Reg meta[] = {{"__newindex", t_newindex}, {"__call", t_call},
+                                    {"__len", t_len},           {"__tostring", t_tostring},
+                                    {"__add", t_add},           {"__sub", t_sub},
+                                    {"__mul", t_mul},           {"__div", t_div},
+                                    {"__unm", t_unm},           {"__pow", t_pow},
+                                    {"__band", t_and},          {"__bor", t_or},
+                                    {"__bnot", t_not},          {"__lt", no_order},
+                                    {"__le", no_order},         {NULL, NULL}};
     luaL_setfuncs(L, meta, 0);
     lua_pop(L, 1);
 }

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/run.h"
+#include "base/table_ops.h"
 #include "num/blas.h"
 
 struct sd_storage {
@@ -600,10 +601,32 @@ static sd_dtype wider(const sd_tensor *a, const sd_tensor *b) {
     return a->dtype == SD_F64 || b->dtype == SD_F64 ? SD_F64 : SD_F32;
 }
 
+static bool holds(char op, double x, double y) {
+    switch (op) {
+    case '<':
+        return x < y;
+    case 'l':
+        return x <= y;
+    case '>':
+        return x > y;
+    case 'g':
+        return x >= y;
+    case '=':
+        return x == y;
+    case '!':
+        return x != y;
+    case '&':
+        return x != 0 && y != 0;
+    default:
+        return x != 0 || y != 0;
+    }
+}
+
 sd_status sd_tensor_binary(char op, const sd_tensor *a, const sd_tensor *b, sd_tensor **out,
                            sd_err *err) {
     *out = NULL;
-    if (op != '+' && op != '-' && op != '*' && op != '/')
+    const bool test = op && strchr("<l>g=!&|", op) != NULL;
+    if (!test && (!op || !strchr("+-*/", op)))
         return sd_fail(err, SD_EINVAL, "unknown operation '%c'", op);
     sd_tensor *qa = NULL, *qb = NULL, *r = NULL;
     sd_status st = SD_OK;
@@ -629,7 +652,7 @@ sd_status sd_tensor_binary(char op, const sd_tensor *a, const sd_tensor *b, sd_t
         sa[i] = da == 1 ? 0 : a->stride[ia];
         sb[i] = db == 1 ? 0 : b->stride[ib];
     }
-    sd_dtype to = wider(a, b);
+    sd_dtype to = test ? SD_U8 : wider(a, b);
     SD_GO(st, done, new_raw(to, nd, shape, &r, err));
     sd_tensor va = *a, vb = *b; /* borrowed broadcast views, for the walk only */
     va.ndim = vb.ndim = nd;
@@ -651,7 +674,9 @@ sd_status sd_tensor_binary(char op, const sd_tensor *a, const sd_tensor *b, sd_t
             }
             run_to_f64(&va, wa.p + i * wa.step * (int64_t)elem(a), wa.step, x, c);
             run_to_f64(&vb, wb.p + i * wb.step * (int64_t)elem(b), wb.step, y, c);
-            for (int64_t j = 0; j < c; j++) {
+            for (int64_t j = 0; test && j < c; j++)
+                ((uint8_t *)r->data)[o++] = holds(op, x[j], y[j]);
+            for (int64_t j = 0; !test && j < c; j++) {
                 double v = op == '+'   ? x[j] + y[j]
                            : op == '-' ? x[j] - y[j]
                            : op == '*' ? x[j] * y[j]
@@ -780,6 +805,50 @@ sd_status sd_tensor_reduce(const char *op, const sd_tensor *t, int dim, sd_tenso
     *out = r;
     r = NULL;
 done:
+    sd_tensor_free(c);
+    sd_tensor_free(r);
+    return st;
+}
+
+sd_status sd_tensor_quantile(const sd_tensor *t, double q, int dim, sd_tensor **out, sd_err *err) {
+    *out = NULL;
+    if (!(q >= 0 && q <= 1))
+        return sd_fail(err, SD_EINVAL, "quantile %g: expected 0..1", q);
+    if (dim != -1)
+        SD_TRY(check_dim(t, dim, err));
+    sd_tensor *c = NULL, *r = NULL;
+    SD_TRY(sd_tensor_cast(t, SD_F64, &c, err));
+    int64_t shape[SD_MAX_DIMS] = {0}, outer = 1, inner = 1;
+    int64_t n = dim == -1 ? sd_tensor_numel(t) : t->shape[dim];
+    int nd = 0;
+    for (int i = 0; dim != -1 && i < t->ndim; i++) {
+        if (i != dim)
+            shape[nd++] = t->shape[i];
+        if (i < dim)
+            outer *= t->shape[i];
+        else if (i > dim)
+            inner *= t->shape[i];
+    }
+    sd_status st = SD_OK;
+    double *x = sd_alloc_raw((size_t)(n > 0 ? n : 1), sizeof *x, err);
+    if (!x || n == 0) {
+        st = x ? sd_fail(err, SD_EINVAL, "quantile of an empty tensor") : SD_ENOMEM;
+        goto done;
+    }
+    SD_GO(st, done, sd_tensor_new(SD_F64, nd, shape, &r, err));
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i++) {
+            bool nan = false;
+            for (int64_t j = 0; j < n; j++) {
+                x[j] = ((const double *)c->data)[(o * n + j) * inner + i];
+                nan = nan || isnan(x[j]);
+            }
+            ((double *)r->data)[o * inner + i] = nan ? NAN : sd_quantile(x, (size_t)n, q);
+        }
+    *out = r;
+    r = NULL;
+done:
+    sd_free(x);
     sd_tensor_free(c);
     sd_tensor_free(r);
     return st;

@@ -61,7 +61,8 @@ typedef struct sd_stats {
 sd_status sd_tensor_stats(const sd_tensor *t, sd_stats *out, sd_err *err);
 
 /* Element-wise with NumPy broadcasting, result in f64 if either is f64, else f32.
- * op: '+', '-', '*', '/'. */
+ * op: '+', '-', '*', '/'. The tests '<', 'l' (<=), '>', 'g' (>=), '=', '!' and, of elements that
+ * are not 0, '&' and '|' give a mask: u8, 1 where it holds; nan equals nothing. */
 sd_status sd_tensor_binary(char op, const sd_tensor *a, const sd_tensor *b, SD_OWN sd_tensor **out,
                            sd_err *err);
 /* (…, m, k) × (k, n) or 2-D × 2-D; f64 if either is f64, else f32. */
@@ -70,6 +71,9 @@ sd_status sd_tensor_matmul(const sd_tensor *a, const sd_tensor *b, SD_OWN sd_ten
 /* Sum/mean/min/max over one dim (dim = -1: all, giving a scalar), f64 result. */
 sd_status sd_tensor_reduce(const char *op, const sd_tensor *t, int dim, SD_OWN sd_tensor **out,
                            sd_err *err);
+/* q-quantile (0.5: the median) over one dim or all, as reduce; nan where there is a nan. */
+sd_status sd_tensor_quantile(const sd_tensor *t, double q, int dim, SD_OWN sd_tensor **out,
+                             sd_err *err);
 /* "f32 (4, 256)" into out; the text of a value printed at the prompt: shape, dtype, statistics and
  * a corner. */
 sd_status sd_tensor_describe(const sd_tensor *t, sd_buf *out, sd_err *err);
