@@ -689,9 +689,11 @@ static const sd_op_desc ops[] = {
      .returns_doc = "the file's path"},
     {OP("tokenize", SD_ARG_TABLE, tokenize_args, op_tokenize),
      .summary = "text files to token files for training",
-     .details = "Writes OUT.train.bin and OUT.val.bin (little-endian uint16, or uint32 for large "
-                "vocabularies) with OUT.*.bin.json beside them. Whole documents are held out, "
-                "chosen by the seed.",
+     .details =
+         "Writes OUT.train.bin and OUT.val.bin (little-endian uint16, or uint32 for large "
+         "vocabularies) with OUT.*.bin.json beside them. Whole documents are held out (of a single "
+         "one its tail), "
+         "chosen by the seed.",
      .example = "f = os.tmpname()\n"
                 "r = tokenize('data/introduction.txt', {tokenizer='data/interim-sd', out=f})\n"
                 "assert(r:row(0).train_tokens > 5000)",

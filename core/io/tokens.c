@@ -1,6 +1,7 @@
 #include "io/tokens.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,34 +49,61 @@ typedef struct builder {
     double holdout;
     uint64_t seed;
     sd_tokens_stats *stats;
-    sd_ids ids;
+    sd_ids ids, first;
 } builder;
 
-static sd_status write_document(builder *b, const char *text, size_t n, sd_err *err) {
-    while (n && (text[n - 1] == '\n' || text[n - 1] == '\r'))
-        n--;
-    if (n == 0)
-        return SD_OK;
-    size_t lost = 0;
-    b->ids.n = 0;
-    SD_TRY(sd_tokenizer_encode(b->tok, text, n, SD_TOK_SPECIAL_AS_TEXT, &b->ids, &lost, NULL, err));
-    b->stats->lost_bytes += lost;
-    sd_rng r;
-    sd_rng_stream(&r, b->seed, 0x646f63, b->stats->documents);
-    /* The first document is for training, the second held out: a tiny corpus has both. */
-    bool val = b->holdout > 0 && b->stats->documents > 0 &&
-               (b->stats->documents == 1 || sd_rng_uniform(&r) < b->holdout);
-    split *s = &b->part[val];
-    for (size_t i = 0; i < b->ids.n + (b->eot >= 0); i++) {
-        int32_t id = i < b->ids.n ? b->ids.v[i] : b->eot;
+static sd_status put_ids(builder *b, split *s, const int32_t *ids, size_t n, bool end,
+                         sd_err *err) {
+    for (size_t i = 0; i < n + (end && b->eot >= 0); i++) {
+        int32_t id = i < n ? ids[i] : b->eot;
         unsigned char le[4] = {(unsigned char)id, (unsigned char)(id >> 8),
                                (unsigned char)(id >> 16), (unsigned char)(id >> 24)};
         SD_TRY(sd_writer_put(s->w, le, (size_t)b->width, err));
         s->tokens++;
     }
     s->documents++;
-    b->stats->documents++;
     return SD_OK;
+}
+
+/* The first document waits until it is known whether a second one comes: a single document is for
+ * both, its tail held out. */
+static sd_status write_document(builder *b, const char *text, size_t n, sd_err *err) {
+    while (n && (text[n - 1] == '\n' || text[n - 1] == '\r'))
+        n--;
+    if (n == 0)
+        return SD_OK;
+    size_t lost = 0;
+    const uint64_t which = b->stats->documents;
+    b->ids.n = 0;
+    SD_TRY(sd_tokenizer_encode(b->tok, text, n, SD_TOK_SPECIAL_AS_TEXT, &b->ids, &lost, NULL, err));
+    b->stats->lost_bytes += lost;
+    b->stats->documents++;
+    if (which == 0) {
+        sd_ids swap = b->first;
+        b->first = b->ids;
+        b->ids = swap;
+        return SD_OK;
+    }
+    sd_rng r;
+    sd_rng_stream(&r, b->seed, 0x646f63, which);
+    /* The first document is for training, the second held out: a tiny corpus has both. */
+    if (which == 1)
+        SD_TRY(put_ids(b, &b->part[0], b->first.v, b->first.n, true, err));
+    bool val = b->holdout > 0 && (which == 1 || sd_rng_uniform(&r) < b->holdout);
+    return put_ids(b, &b->part[val], b->ids.v, b->ids.n, true, err);
+}
+
+static sd_status write_single(builder *b, sd_err *err) {
+    if (b->stats->documents != 1)
+        return SD_OK;
+    size_t n = b->first.n, tail = b->holdout > 0 ? (size_t)ceil(b->holdout * (double)n) : 0;
+    if (b->holdout > 0 && n < 2)
+        return sd_fail(err, SD_EFORMAT,
+                       "one document of %zu token: nothing to hold out (holdout=0 takes it whole)",
+                       n);
+    tail = tail >= n ? n - 1 : tail;
+    SD_TRY(put_ids(b, &b->part[0], b->first.v, n - tail, tail == 0, err));
+    return tail ? put_ids(b, &b->part[1], b->first.v + n - tail, tail, true, err) : SD_OK;
 }
 
 static sd_status read_documents(builder *b, const char *path, const sd_run *run, sd_err *err) {
@@ -174,6 +202,7 @@ sd_status sd_tokens_build(const char *const *paths, size_t n_paths, const sd_tok
     }
     for (size_t i = 0; i < n_paths; i++)
         SD_GO(st, done, read_documents(&b, paths[i], run, err));
+    SD_GO(st, done, write_single(&b, err));
     if (b.part[0].tokens == 0) {
         st = sd_fail(err, SD_EFORMAT, "%s: no text to train on", n_paths ? paths[0] : "no files");
         goto done;
@@ -192,6 +221,7 @@ done:
         sd_free(b.part[i].path);
     }
     sd_ids_free(&b.ids);
+    sd_ids_free(&b.first);
     return st;
 }
 

@@ -22,7 +22,7 @@ typedef struct sd_tokens_stats {
  * when it has one; empty ones do not count. A document goes to the held-out file with probability
  * `holdout`, decided by (seed, document number): whole documents, the same ones every time. With
  * holdout > 0 the first document is always trained on, and of two or more at least one is held
- * out. Nothing to train on is SD_EFORMAT. Streams: memory is bounded by the longest
+ * out; of a single one its last tokens are (SD_EFORMAT when it has only one). Nothing to train on is SD_EFORMAT. Streams: memory is bounded by the longest
  * document. Both files are written atomically. */
 sd_status sd_tokens_build(const char *const *paths, size_t n_paths, const sd_tokenizer *tok,
                           const char *out, double holdout, uint64_t seed,

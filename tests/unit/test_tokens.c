@@ -80,14 +80,24 @@ static void documents(void **state) {
     assert_int_equal(sd_tokens_read(t, UINT64_MAX, 1, 270, ids, &err), SD_EFORMAT);
     OK(sd_tokens_read(t, s.train_tokens, 0, 270, ids, &err));
     sd_tokens_free(t);
-    /* No separator at all: one document, nothing to hold out. */
-    OK(build("one document\nof two lines", "n", 0.5, 1, &s));
+    /* No separator at all: one document, whose tail is held out. */
+    OK(build("one document\nof two lines", "n", 0.25, 1, &s));
     assert_int_equal(s.documents, 1);
+    assert_true(s.val_tokens >= 2 && s.train_tokens > s.val_tokens);
+    text_of("n.train.bin", &text);
+    sd_buf both = {0};
+    sd_buf_puts(&both, text.p);
+    text_of("n.val.bin", &text);
+    assert_true(text.n > sizeof "<|endoftext|>" - 1);
+    sd_buf_puts(&both, text.p);
+    assert_string_equal(both.p, "one document\nof two lines<|endoftext|>");
+    sd_buf_free(&both);
+    OK(build("one document\nof two lines", "n", 0, 1, &s)); /* nothing asked for */
     assert_int_equal(s.val_tokens, 0);
     text_of("n.train.bin", &text);
     assert_string_equal(text.p, "one document\nof two lines<|endoftext|>");
-    text_of("n.val.bin", &text);
-    assert_string_equal(text.p, "");
+    assert_int_equal(build("a", "n", 0.5, 1, &s), SD_EFORMAT); /* one token for two files */
+    assert_non_null(strstr(err.text, "nothing to hold out"));
     sd_buf_free(&text);
 }
 
