@@ -512,6 +512,14 @@ static void print_row(const sd_table *t, int row, int width, const int *w, const
     sd_buf_putc(out, '\n');
 }
 
+/* A column without any value is not shown: it says nothing (w.columns lists it). */
+static bool empty_column(const sd_table *t, size_t c) {
+    for (int r = 0; r < t->nrows; r++)
+        if (t->cols[c].cells[r].set)
+            return false;
+    return t->nrows > 0;
+}
+
 sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out, sd_err *err) {
     if (width <= 0)
         width = DEFAULT_WIDTH;
@@ -547,7 +555,8 @@ sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out
     for (int wide = 0; wide < 2; wide++) {
         bool full = false;
         for (size_t c = 0; c < n; c++) {
-            if (t->cols[c].kind == SD_COL_VEC || t->cols[c].wide != (wide == 1))
+            if (t->cols[c].kind == SD_COL_VEC || t->cols[c].wide != (wide == 1) ||
+                empty_column(t, c))
                 continue;
             int more = w[c] + (used ? GAP : 0);
             if (full || (used && used + more > width)) {
@@ -578,7 +587,7 @@ sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out
         sd_buf_clear(&text);
         sd_buf_printf(&text, "… %d more column%s:", hidden, hidden == 1 ? "" : "s");
         for (size_t c = 0; c < n; c++)
-            if (t->cols[c].kind != SD_COL_VEC && !show[c])
+            if (t->cols[c].kind != SD_COL_VEC && !show[c] && !empty_column(t, c))
                 sd_buf_printf(&text, " %s", t->cols[c].name);
         if (text.p)
             put_wrapped(out, text.p, width);

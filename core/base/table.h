@@ -67,8 +67,9 @@ size_t sd_table_n_meta(const sd_table *t);
 /* *str is set for a string entry, else *num. */
 const char *sd_table_meta_at(const sd_table *t, size_t i, const char **str, double *num);
 
-/* Aligned text, at most `width` columns wide (0: 80) and `max_rows` rows (0: all; cut in the middle
- * with "… n more rows"). Control bytes in strings are shown escaped. */
+/* Aligned text (without columns that have no value; "no rows" where there are none), at most
+ * `width` columns wide (0: 80) and `max_rows` rows (0: all; cut in the middle with "… n more
+ * rows"). Control bytes in strings are shown escaped. */
 sd_status sd_table_print(const sd_table *t, int width, int max_rows, sd_buf *out, sd_err *err);
 /* What the rows alone do not say, as one JSON object: kind, heading, notes, meta, and of every
  * column name, type ("int", "num", "str", "vec"), doc and wide. io/tables.h reads it back. */
