@@ -24,6 +24,8 @@ local function resolve(path)
             v = global(name)
         elseif type(v) == "table" then
             v = rawget(v, name)
+        elseif name == "config" and internal.class(v) == "model" then
+            v = v.config -- ours, and read already
         else
             return nil
         end
@@ -54,6 +56,12 @@ local fields = {
     ["tokenizer"] = { "kind", "vocab" },
 }
 
+-- Columns of a result table; nothing of one that is closed.
+local function columns(w)
+    local ok, list = pcall(function() return w.columns end)
+    return ok and list or {}
+end
+
 local function members(v, prefix, method)
     local out, seen = {}, {}
     if type(v) == "string" then
@@ -65,6 +73,13 @@ local function members(v, prefix, method)
         if not method then
             for _, k in next, fields[class] do
                 if sub(k, 1, #prefix) == prefix then out[#out + 1] = k end
+            end
+            if class == "result table" then
+                for _, k in next, columns(v) do
+                    if #out < MAX and sub(k, 1, #prefix) == prefix and find(k, "^[%a_][%w_]*$") then
+                        out[#out + 1] = k
+                    end
+                end
             end
         end
     end
@@ -93,7 +108,7 @@ local function scan(line)
             end
             if i > n then return stack, start end
         elseif find(c, "[({%[]") then
-            stack[#stack + 1] = { c, match(sub(line, 1, i - 1), "([%a_][%w_.]*)%s*$"), i }
+            stack[#stack + 1] = { c, match(sub(line, 1, i - 1), "([%a_][%w_.:]*)%s*$"), i }
         elseif find(c, "[)}%]]") then
             stack[#stack] = nil
         end
@@ -107,7 +122,7 @@ local function options(stack)
     local top, below = stack[#stack], stack[#stack - 1]
     if not top or top[1] ~= "{" then return nil end
     local callee = top[2] or below and below[1] == "(" and below[2]
-    local f = callee and resolve(callee)
+    local f = callee and not find(callee, ":", 1, true) and resolve(callee)
     local name = f and internal.registry "sd_docs_of"[f]
     if not name and callee then
         local method = match(callee, "([%a_][%w_]*)$")
@@ -123,6 +138,73 @@ local function options(stack)
         args[#args + 1] = { name = k, choices = choices ~= "" and choices or nil }
     end
     return args
+end
+
+-- ---- inside strings ---------------------------------------------------------------------------
+-- What the innermost call is: its function's or method's name, the value it is about (the object, or
+-- the first argument), and whether we are in its options table.
+local function call_of(line, stack, before)
+    local top, below = stack[#stack], stack[#stack - 1]
+    local callee, open, inside = match(before, "([%a_][%w_.:]*)%s*$"), nil, false
+    if not callee and top and top[1] == "(" then
+        callee, open = top[2], top[3]
+    elseif not callee and top and top[1] == "{" then
+        inside = true
+        if top[2] then callee = top[2]
+        elseif below and below[1] == "(" then callee, open = below[2], below[3] end
+    end
+    if match(before, "=%s*$") and top and top[1] == "{" and not callee then inside = true end
+    if not callee then return nil end
+    local object, method = match(callee, "^([%a_][%w_.]*):([%a_][%w_]*)$")
+    if object then return method, resolve(object), inside, open end
+    local first = open and match(sub(line, open + 1), "^%s*([%a_][%w_.]*)%s*[,)]")
+    return callee, first and resolve(first), inside, open
+end
+
+local column_methods = { sort = true, select = true, column = true, array = true, doc = true, group = true,
+    join = true, where = true, eval = true }
+local column_options = { column = true, columns = true, x = true, y = true, by = true, group = true,
+    label = true, value = true, size = true, error = true }
+local aggregates = { "mean", "median", "min", "max", "sum", "sd", "count", "first", "last", "quantile 0.9" }
+
+local function topics()
+    local out = {}
+    for name in next, internal.registry "sd_docs" do out[#out + 1] = name end
+    return out
+end
+
+local function presets()
+    local ok, list = pcall(function() return sd.presets():array "preset" end)
+    return ok and list or {}
+end
+
+local function layers(m)
+    local ok, n = pcall(function() return m.config.n_layer end)
+    local out = { "all" }
+    for i = 0, ok and n - 1 or -1 do out[#out + 1] = tostring(i) end
+    return out
+end
+
+-- Candidates for the string that is open, or nil: files.
+local function in_string(line, stack, before)
+    local name, value, inside = call_of(line, stack, before)
+    local class = internal.class(value)
+    local option = match(before, "([%a_][%w_]*)%s*=%s*{?%s*$") or
+        match(before, "([%a_][%w_]*)%s*=%s*{[^{}]*,%s*$")
+    if name == "help" then return topics() end
+    if option then
+        if name == "group" and class == "result table" then return aggregates end
+        if class == "result table" and column_options[option] then return columns(value) end
+        if option == "preset" then return presets() end
+        if option == "kind" or option == "kinds" then return internal.kinds and internal.kinds() end
+        if option == "layers" or option == "layer" then
+            return class == "model" and layers(value) or nil
+        end
+        return nil
+    end
+    if class == "result table" and (column_methods[name] or inside) then return columns(value) end
+    if class == "model" and not inside then return internal.methods "model".names(value) end
+    return nil
 end
 
 -- line: the text up to the cursor; start: where the word to replace begins. A table of candidates,
@@ -149,6 +231,23 @@ function internal.complete(line, start)
             collect(out, {}, v, text)
             sort(out)
             return out
+        end
+        local list = in_string(line, stack, before)
+        if list then
+            -- the whole string so far, or the last name of an expression
+            local out, seen, name = {}, {}, match(text, "[%a_][%w_]*$") or ""
+            for _, how in next, { text, name } do
+                for _, n in next, list do
+                    if #out < MAX and not seen[n] and sub(n, 1, #how) == how and #how >= #word then
+                        seen[n] = true
+                        out[#out + 1] = sub(n, #how - #word + 1)
+                    end
+                end
+                if #out > 0 then
+                    sort(out)
+                    return out
+                end
+            end
         end
         local opt = match(before, "([%a_][%w_]*)%s*=%s*$")
         local args = opt and options(stack)

@@ -104,20 +104,32 @@ local function column(name)
     return doc and (name .. "\n" .. wrap(doc, math.min((internal.size()), 100), "  "))
 end
 
+-- Where all words are found: 1 in the name (a method's own name counts whole), 2 in the summary, 3
+-- elsewhere; nil when one is missing.
+local function rank(n, words)
+    local d = entry(n)
+    if not d then return nil end
+    local name, summary = n:lower(), (d.summary or ""):lower()
+    local text = name .. " " .. summary .. " " .. (d.details or ""):lower()
+    for _, a in ipairs(d.args or {}) do
+        text = text .. " " .. a.name .. " " .. (a.doc or ""):lower()
+    end
+    local r = 1
+    for _, w in ipairs(words) do
+        if name:find(w, 1, true) then -- as good as can be
+        elseif summary:find(w, 1, true) then r = math.max(r, 2)
+        elseif text:find(w, 1, true) then r = 3
+        else return nil end
+    end
+    return r
+end
+
 local function search(q)
-    local words = {}
+    local words, ranks = {}, {}
     for w in q:lower():gmatch "%S+" do words[#words + 1] = w end
     local hits = names(function(n)
-        local d = entry(n)
-        if not d then return false end
-        local text = (n .. " " .. (d.summary or "") .. " " .. (d.details or "")):lower()
-        for _, a in ipairs(d.args or {}) do
-            text = text .. " " .. a.name .. " " .. (a.doc or ""):lower()
-        end
-        for _, w in ipairs(words) do
-            if not text:find(w, 1, true) then return false end
-        end
-        return #words > 0
+        ranks[n] = #words > 0 and rank(n, words) or nil
+        return ranks[n] ~= nil
     end)
     if #hits == 0 then
         local all = names(function() return true end)
@@ -126,6 +138,10 @@ local function search(q)
             (near and (": did you mean %s?"):format(near) or "; help() lists everything")
     end
     if #hits == 1 then return page(hits[1]) end
+    table.sort(hits, function(a, b)
+        if ranks[a] ~= ranks[b] then return ranks[a] < ranks[b] end
+        return a < b
+    end)
     local out = {}
     list(out, ("About \"%s\":"):format(q), hits)
     return table.concat(out, "\n")
@@ -178,18 +194,19 @@ end
 
 internal.help = about
 
--- help(x) returns the text as a value that prints itself whole: asked for, so not cut to a screen.
+-- Printed whole, from scripts too: asked for, so not cut to a screen.
 function sd.help(...)
     if select("#", ...) > 0 and (...) == nil then
-        return "nil: no such name (help() lists everything, help \"words\" searches)"
+        print "nil: no such name (help() lists everything, help \"words\" searches)"
+    else
+        print(about((...)))
     end
-    return about((...))
 end
 internal.doc {
     name = "help", fn = sd.help, kind = "function", signature = "help([x])",
-    summary = "Help on a function, value, method, column or topic; help \"words\" searches.",
+    summary = "Prints help on a function, value, method, column or topic; help \"words\" searches.",
     details = "At the prompt also ?x and x?. help() lists everything.",
-    example = "assert(help(heads):match 'heads')\nassert(help 'tensor:sum':match 'sum')",
+    example = "help(heads)\nhelp 'tensor:sum'",
 }
 
 -- The manual page's source (sd --help-man).
@@ -242,6 +259,12 @@ function internal.topic(s)
             return page(classes[class][1] .. method)
         end
         return by_name(method)
+    end
+    local value, col = s:match "^([%a_][%w_.]*)%.([%a_][%w_]*)$" -- ?w.pr
+    local w = value and internal.resolve(value)
+    if w and internal.class(w) == "result table" then
+        local ok, doc = pcall(w.doc, w, col)
+        if ok then return ("%s, a column of %s\n  %s"):format(col, value, doc ~= "" and doc or "no description") end
     end
     local v = s:match "^[%a_][%w_.]*$" and internal.resolve(s)
     if v ~= nil and v then return about(v) end

@@ -1,6 +1,6 @@
 -- show.lua: how a value prints itself at the prompt. Raw access only; nothing here calls user code
 -- except a __tostring the user wrote for that purpose.
-local _, internal = ...
+local sd, internal = ...
 local type, next, tostring, rawlen, rawget = type, next, tostring, rawlen, rawget
 local sort, concat, rep = table.sort, table.concat, string.rep
 local format, gsub, match, sub = string.format, string.gsub, string.match, string.sub
@@ -174,3 +174,21 @@ function internal.show(v)
     end
     return fit(tostring(v))
 end
+
+-- print: as Lua's, but what has no text of its own (rows, plain tables, a config) shows its content.
+function sd.print(...)
+    local n, out = select("#", ...), {}
+    for i = 1, n do
+        local v = (select(i, ...))
+        local mt = type(v) == "table" and getmetatable(v)
+        local own = type(mt) == "table" and (rawget(mt, "__tostring") or rawget(mt, "__name"))
+        out[i] = type(v) == "table" and not own and plain(v, 1, {}, (internal.size())) or tostring(v)
+    end
+    io.stdout:write(concat(out, "\t"), "\n")
+end
+internal.registry "sd_base".print = sd.print
+internal.doc {
+    name = "print", fn = sd.print, kind = "function", signature = "print(...)",
+    summary = "Prints values; tables show what they hold.",
+    example = "print({1, 2, layer = 0}, 'text')",
+}

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/os.h"
 #include "io/json.h"
 #include "lua/bind.h"
 
@@ -469,6 +470,11 @@ sd_status sd_lua_to_text(lua_State *L, int i, sd_text **out, sd_err *err) {
     if (lua_type(L, i) == LUA_TSTRING) {
         size_t n;
         const char *s = lua_tolstring(L, i, &n);
+        if (n > 0 && n < 1024 && !memchr(s, 0, n) && sd_path_exists(s) && !sd_path_is_dir(s))
+            sd_run_log(sd_session_run(sd_lua_get(L)->session), SD_LOG_WARN,
+                       "\"%s\" is taken as %zu characters of text; text \"%s\" reads the file of "
+                       "that name",
+                       s, n, s);
         return sd_text_from_bytes(s, n, out, err);
     }
     if (lua_istable(L, i) || sd_lua_test_tensor(L, i)) {

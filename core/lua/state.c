@@ -238,6 +238,56 @@ static void add_traceback(lua_State *L, luaL_Buffer *b) {
     }
 }
 
+/* Names of the table whose keys are asked for, one after the other. */
+typedef struct keys {
+    lua_State *L;
+    int table;
+} keys;
+
+/* The i-th name of the sd functions, then of the globals; both tables are on the stack. */
+static const char *global_at(const void *ctx, size_t i) {
+    const keys *k = ctx;
+    lua_rawgeti(k->L, k->table, (lua_Integer)i + 1);
+    const char *s = lua_tostring(k->L, -1);
+    lua_pop(k->L, 1); /* the list keeps it */
+    return s;
+}
+
+/* "attempt to call a nil value (global 'hads')" gets ": did you mean heads?". */
+static void add_suggestion(lua_State *L, const char *msg, luaL_Buffer *b) {
+    const char *p = strstr(msg, "nil value (global '");
+    const char *e = p ? strchr(p += 19, '\'') : NULL;
+    char name[64];
+    if (!e || (size_t)(e - p) >= sizeof name)
+        return;
+    memcpy(name, p, (size_t)(e - p));
+    name[e - p] = 0;
+    lua_newtable(L);
+    int list = lua_gettop(L), n = 0;
+    for (int which = 0; which < 2; which++) {
+        if (which)
+            lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
+        else
+            lua_getfield(L, LUA_REGISTRYINDEX, "sd");
+        for (lua_pushnil(L); lua_istable(L, list + 1) && lua_next(L, list + 1); lua_pop(L, 1)) {
+            if (lua_type(L, -2) != LUA_TSTRING)
+                continue;
+            lua_pushvalue(L, -2);
+            lua_rawseti(L, list, ++n);
+        }
+        lua_settop(L, list);
+    }
+    keys k = {L, list};
+    const char *near = sd_suggest(name, global_at, &k);
+    char out[160];
+    snprintf(out, sizeof out,
+             near ? "\n  did you mean %.80s?"
+                  : "\n  there is no %.60s (help() lists what there is)",
+             near ? near : name);
+    lua_settop(L, list - 1);
+    luaL_addstring(b, out);
+}
+
 int sd_lua_message(lua_State *L) {
     if (lua_type(L, 1) != LUA_TSTRING && !lua_isnumber(L, 1) &&
         !luaL_getmetafield(L, 1, "__tostring")) {
@@ -250,6 +300,8 @@ int sd_lua_message(lua_State *L) {
     luaL_buffinit(L, &b);
     lua_pushvalue(L, 2);
     luaL_addvalue(&b);
+    if (!sd_cancelled())
+        add_suggestion(L, lua_tostring(L, 2), &b);
     if (!sd_cancelled())
         add_traceback(L, &b);
     luaL_pushresult(&b);

@@ -5,6 +5,7 @@
 
 #include "base/os.h"
 #include "lua/bind.h"
+#include "nn/attn.h"
 #include "num/blas.h"
 #include "spectral/spectral.h"
 
@@ -190,6 +191,15 @@ static int in_suggest(lua_State *L) {
     return 1;
 }
 
+static int in_kinds(lua_State *L) {
+    lua_newtable(L);
+    for (size_t i = 0; sd_attn_at(i); i++) {
+        lua_pushstring(L, sd_attn_at(i)->name);
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+    return 1;
+}
+
 static int in_size(lua_State *L) {
     sd_lua *S = sd_lua_get(L);
     lua_pushinteger(L, S->width);
@@ -300,12 +310,19 @@ void sd_lua_open_system(lua_State *L) {
     lua_setfield(L, -2, "version");
 
     lua_newtable(L);
-    static const luaL_Reg internal[] = {{"fail", in_fail},       {"suggest", in_suggest},
-                                        {"size", in_size},       {"registry", in_registry},
-                                        {"doc", in_doc},         {"methods", in_methods},
-                                        {"write", in_write},     {"class", in_class},
-                                        {"column", in_column},   {"quote", in_quote},
-                                        {"visible", in_visible}, {NULL, NULL}};
+    static const luaL_Reg internal[] = {{"fail", in_fail},
+                                        {"suggest", in_suggest},
+                                        {"size", in_size},
+                                        {"registry", in_registry},
+                                        {"doc", in_doc},
+                                        {"methods", in_methods},
+                                        {"write", in_write},
+                                        {"class", in_class},
+                                        {"column", in_column},
+                                        {"quote", in_quote},
+                                        {"visible", in_visible},
+                                        {"kinds", in_kinds},
+                                        {NULL, NULL}};
     luaL_setfuncs(L, internal, 0);
     lua_setfield(L, LUA_REGISTRYINDEX, "sd_internal");
 }

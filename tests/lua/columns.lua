@@ -34,7 +34,7 @@ test("all: every rank of every matrix with its null and their spread", function(
                 local row = x:row(0)
                 assert(row[prefix .. r] and row[prefix .. r .. "_null"] and row[prefix .. r .. "_null_sd"],
                     prefix .. r)
-                assert(help(prefix .. r .. "_null"):find "null")
+                assert(debug.getregistry().sd_internal.help(prefix .. r .. "_null"):find "null")
             end
         end
     end

@@ -49,7 +49,7 @@ for _, name in ipairs(names) do
     if f then ok, e = xpcall(f, debug.traceback) end
     if ok then pass = pass + 1 else bad(("example of %s: %s"):format(name, e)) end
     if os.clock() - t0 > 10 then print(("example of %s took %.1f s"):format(name, os.clock() - t0)) end
-    local page = help(name)
+    local page = internal.help(name)
     if not page:find(d.summary:sub(1, 20), 1, true) then bad(name .. ": its help page lacks the summary") end
 end
 print(("%d passed, %d failed"):format(pass, fail))
