@@ -50,6 +50,20 @@ then ok; else bad "compiling a plugin: $(cat "$tmp/log")"; fi
 mkdir -p "$tmp/home/.local/share/sd/plugins/1"
 cp "$tmp/own/own.so" "$tmp/home/.local/share/sd/plugins/1"
 is "found in the user's folder" "true" "$(away "$tmp/x/bin/sd" -e 'own_scale ~= nil')"
+sed 's/template_kind/own_kind/g; s/"decay"/"own_decay"/' plugins/template_kind.c > "$tmp/own/own_kind.c"
+# shellcheck disable=SC2086
+if ${CC:-cc} -std=c11 -O2 -fPIC -shared -fvisibility=hidden -Wl,-z,defs -Wall -Wextra -Werror $flags \
+    "$tmp/own/own_kind.c" -o "$tmp/home/.local/share/sd/plugins/1/own_kind.so" -lm > "$tmp/log" 2>&1
+then ok; else bad "compiling an attention kind: $(cat "$tmp/log")"; fi
+is "its kind works" "true" "$(away "$tmp/x/bin/sd" -e "local m = new{preset = 'nano', kind = 'own_decay,sd', vocab = 50}
+save(m, '$tmp/own/model')
+return nll(open '$tmp/own/model', {1, 2, 3, 4, 5}) == nll(m, {1, 2, 3, 4, 5})")"
+has "and is asked for by name" "attention kind 'own_decay' needs plugin own_kind 1.0, which is not loaded" \
+    "$(away "$tmp/x/bin/sd" --no-plugins -e "open '$tmp/own/model'")"
+for t in template:100 template_kind:120; do
+    n=$(wc -l < "plugins/${t%:*}.c")
+    if [ "$n" -lt "${t#*:}" ]; then ok; else bad "plugins/${t%:*}.c has $n lines, ${t#*:} are too many"; fi
+done
 
 # Another name, another root; moved afterwards.
 if install PREFIX=/usr DESTDIR="$tmp/root" PROGRAM=sdq; then ok; else bad "DESTDIR: $(cat "$tmp/log")"; fi

@@ -34,6 +34,8 @@ typedef struct sd_run {
     /* Text a computation makes bit by bit, for a terminal it may run over; NULL: nobody watches. */
     void (*stream)(void *ctx, const char *text, size_t n);
     void *ctx;
+    /* Attention kinds beside the library's own (nn/attn.h); NULL: none. */
+    const struct sd_attn_list *kinds;
 } sd_run;
 
 int sd_run_threads(const sd_run *SD_NULLABLE run); /* >= 1 */

@@ -101,6 +101,7 @@ static int h_model_set_layer(sd_call *c, sd_hmodel *m, int32_t layer, const sd_h
     g.scale = in->scale;
     snprintf(g.kind, sizeof g.kind, "%s", in->kind);
     snprintf(g.options, sizeof g.options, "%s", in->options);
+    sd_attn_bind(&g, &c->s->run);
     return sd_model_set_layer_cfg(h->u.model, layer, &g, &c->err);
 }
 

@@ -7,6 +7,7 @@
 #include "host/op.h"
 #include "host/session.h"
 #include "io/tokens.h"
+#include "nn/attn.h"
 
 /* A registered op. `pub` is first: a const sd_op * is one of these. Records of unloaded plugins
  * stay allocated until the session ends (a binding may still hold the pointer), with live = false.
@@ -21,10 +22,12 @@ typedef struct sd_op_rec {
 typedef struct sd_loaded { /* one loaded plugin (plugin.c) */
     char *name, *version, *summary, *path;
     uint32_t abi_major, abi_minor;
-    size_t n_ops;
+    size_t n_ops, n_kinds;
     void *handle;
     void (*fini)(const sd_host *host);
 } sd_loaded;
+
+typedef struct sd_kind_rec sd_kind_rec; /* one registered attention kind (kinds.c) */
 
 struct sd_session {
     sd_host host; /* the table every op gets */
@@ -35,6 +38,10 @@ struct sd_session {
     size_t n_gone, cap_gone;
     sd_loaded *plugins;
     size_t n_plugins, cap_plugins;
+    sd_kind_rec **kinds; /* all that were ever registered */
+    size_t n_kinds, cap_kinds;
+    sd_attn_list kind_list; /* the live ones: run.kinds */
+    size_t cap_kind_rows;
     double text_ended; /* when Ctrl-C last ended a text being generated (sd_now) */
 };
 
@@ -70,6 +77,13 @@ sd_status sd_op_register_versioned(sd_session *s, const sd_op_desc *d,
                                    sd_err *err);
 /* Takes all live ops of a plugin out of the registry. */
 void sd_op_remove_plugin(sd_session *s, const char *plugin);
+
+/* A checked descriptor's kind joins the session's list. Its row stays until the session ends, since
+ * models may carry it. */
+sd_status sd_kind_register(sd_session *s, const sd_kind_desc *d, const char *plugin,
+                           const char *version, sd_err *err);
+void sd_kind_remove_plugin(sd_session *s, const char *plugin);
+void sd_kind_free_all(sd_session *s);
 
 /* Everything that can be checked of a plugin's descriptor before its code runs: version, sizes,
  * every pointer readable, every string ended; functions inside d's own mapping when it was `mapped`

@@ -133,16 +133,15 @@ done:
 /* ---- new models --------------------------------------------------------------------------------
  */
 
-static const char *kind_at(const void *ctx, size_t i) {
-    (void)ctx;
-    return sd_attn_at(i) ? sd_attn_at(i)->name : NULL;
+static const char *kind_at(const void *run, size_t i) {
+    const sd_attn_kind *k = sd_attn_at_in(run, i);
+    return k ? k->name : NULL;
 }
 
-static sd_status check_kind(const char *name, sd_err *err) {
-    for (size_t i = 0; kind_at(NULL, i); i++)
-        if (strcmp(kind_at(NULL, i), name) == 0)
-            return SD_OK;
-    const char *near = sd_suggest(name, kind_at, NULL);
+static sd_status check_kind(const sd_run *run, const char *name, sd_err *err) {
+    if (sd_attn_find_in(run, name))
+        return SD_OK;
+    const char *near = sd_suggest(name, kind_at, run);
     return near ? sd_fail(err, SD_EINVAL, "unknown attention kind '%s': did you mean %s?", name,
                           near)
                 : sd_fail(err, SD_EINVAL, "unknown attention kind '%s'", name);
@@ -172,7 +171,8 @@ static sd_status list_item(const char *list, const char *what, int n, int i, cha
 }
 
 /* "window window=64": a kind and its options, for layer l; its other fields then follow. */
-static sd_status layer_kind(const char *kinds, int n, int l, sd_layer_cfg *lc, sd_err *err) {
+static sd_status layer_kind(const sd_run *run, const char *kinds, int n, int l, sd_layer_cfg *lc,
+                            sd_err *err) {
     char item[sizeof lc->kind + sizeof lc->options];
     SD_TRY(list_item(kinds, "kind", n, l, item, sizeof item, err));
     size_t len = strcspn(item, " "), rest = len + strspn(item + len, " ");
@@ -181,7 +181,8 @@ static sd_status layer_kind(const char *kinds, int n, int l, sd_layer_cfg *lc, s
     memcpy(lc->kind, item, len);
     lc->kind[len] = '\0';
     strcpy(lc->options, item + rest);
-    return check_kind(lc->kind, err);
+    sd_attn_bind(lc, run);
+    return check_kind(run, lc->kind, err);
 }
 
 static int op_new(const sd_host *host, sd_call *c) {
@@ -228,7 +229,7 @@ static int op_new(const sd_host *host, sd_call *c) {
     SD_GO(st, done, sd_preset_config(&p, family, "softmax", norm, &cfg, e));
     for (int l = 0; l < cfg.n_layer; l++) {
         sd_layer_cfg *lc = &cfg.layer[l];
-        SD_GO(st, done, layer_kind(kinds, cfg.n_layer, l, lc, e));
+        SD_GO(st, done, layer_kind(&c->s->run, kinds, cfg.n_layer, l, lc, e));
         if (d_heads) {
             int64_t d;
             char item[24];

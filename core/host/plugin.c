@@ -20,7 +20,7 @@
 #include "base/os.h"
 #include "host/host.h"
 
-enum { MAX_OPS = 256, MAX_STR = 16385, MAX_FILE = 256 << 20 };
+enum { MAX_KINDS = 64, MAX_OPS = 256, MAX_STR = 16385, MAX_FILE = 256 << 20 };
 
 /* ---- reading memory that may not be there ---- */
 
@@ -179,6 +179,102 @@ static sd_status check_op_memory(const check *k, const sd_op_desc *d, uint32_t i
     return st;
 }
 
+static sd_status need_ops(const check *k, const sd_kind_ops *o, const char *type, bool recurrent,
+                          sd_err *err) {
+    if (!(aligned(o) && readable(k->p, o, sizeof *o)))
+        return sd_fail(err, SD_EPLUGIN, "its %s functions are not in readable memory", type);
+    const void *const fields[] = {&o->scratch, &o->forward, &o->backward, &o->decode,
+                                  &o->state_size};
+    static const char *const names[] = {"scratch", "forward", "backward", "decode", "state_size"};
+    for (int i = 0; i < 5; i++) {
+        void (*fn)(void);
+        char what[64];
+        memcpy(&fn, fields[i], sizeof fn);
+        snprintf(what, sizeof what, "its %s %s", type, names[i]);
+        if (!fn && (i < 4 || recurrent))
+            return sd_fail(err, SD_EPLUGIN, "%s is missing", what);
+        SD_TRY(need_function(k, fn, what, err));
+    }
+    return SD_OK;
+}
+
+static sd_status check_kind_options(const check *k, const sd_kind_desc *d, sd_err *err) {
+    const uint32_t most = 24; /* options of a row are counted in the bits of an integer */
+    if (d->n_options > most)
+        return sd_fail(err, SD_EPLUGIN, "%u options, at most %u are possible", d->n_options, most);
+    if (d->n_options &&
+        !(aligned(d->options) && readable(k->p, d->options, d->n_options * sizeof *d->options)))
+        return sd_fail(err, SD_EPLUGIN, "its %u options are not in readable memory", d->n_options);
+    sd_status st = SD_OK;
+    for (uint32_t j = 0; st == SD_OK && j < d->n_options; j++) {
+        const sd_kind_option *o = &d->options[j];
+        st = need_string(k, o->name, "its name", false, err);
+        if (st == SD_OK)
+            st = need_string(k, o->doc, "its doc", false, err);
+        if (st == SD_OK)
+            st = need_string(k, o->choices, "its choices", true, err);
+        if (st == SD_OK)
+            st = need_string(k, o->required, "its example of use", true, err);
+        if (st != SD_OK)
+            sd_err_context(err, "option %u", j + 1);
+    }
+    return st;
+}
+
+static sd_status check_kind_memory(const check *k, const sd_kind_desc *d, uint32_t i, sd_err *err) {
+    void (*flops)(void), (*refuse)(void);
+    sd_status st = SD_OK;
+    if (d->struct_size != sizeof *d)
+        st = sd_fail(err, SD_EPLUGIN, "struct_size is %u, this program's sd_kind_desc is %zu",
+                     d->struct_size, sizeof *d);
+    if (st == SD_OK)
+        st = need_string(k, d->name, "its name", false, err);
+    if (st == SD_OK)
+        st = need_string(k, d->summary, "its summary", false, err);
+    if (st == SD_OK)
+        st = check_kind_options(k, d, err);
+    memcpy(&flops, &d->flops, sizeof flops);
+    memcpy(&refuse, &d->check, sizeof refuse);
+    if (st == SD_OK && !flops)
+        st = sd_fail(err, SD_EPLUGIN, "its flops is missing");
+    if (st == SD_OK)
+        st = need_function(k, flops, "its flops", err);
+    if (st == SD_OK)
+        st = need_function(k, refuse, "its check", err);
+    bool recurrent = d->flags & SD_KIND_RECURRENT;
+    if (st == SD_OK)
+        st = need_ops(k, d->f32, "f32", recurrent, err);
+    if (st == SD_OK)
+        st = need_ops(k, d->f64, "f64", recurrent, err);
+    if (st != SD_OK)
+        sd_err_context(err, "attention kind %u", i + 1);
+    return st;
+}
+
+/* What a descriptor of this minor version says of attention kinds. */
+static sd_status check_kinds(const check *k, const sd_plugin_desc *d, sd_err *err) {
+    if (d->abi_minor < 1 || d->n_kinds == 0)
+        return SD_OK;
+    if (d->n_kinds > MAX_KINDS)
+        return sd_fail(err, SD_EPLUGIN, "it announces %u attention kinds, at most %d are possible",
+                       d->n_kinds, MAX_KINDS);
+    if (d->kind_size != sizeof(sd_kind_desc))
+        return sd_fail(err, SD_EPLUGIN, "its kind descriptors are %u bytes, ABI %d.%d has %zu",
+                       d->kind_size, SD_ABI_MAJOR, SD_ABI_MINOR, sizeof(sd_kind_desc));
+    if (!(aligned(d->kinds) && readable(k->p, d->kinds, d->n_kinds * sizeof *d->kinds)))
+        return sd_fail(err, SD_EPLUGIN, "its %u kind descriptors are not in readable memory",
+                       d->n_kinds);
+    sd_status st = SD_OK;
+    for (uint32_t i = 0; st == SD_OK && i < d->n_kinds; i++)
+        st = check_kind_memory(k, &d->kinds[i], i, err);
+    return st;
+}
+
+/* Bytes of a descriptor built for ABI 1.minor. */
+static size_t desc_size(uint32_t minor) {
+    return minor < 1 ? offsetof(sd_plugin_desc, kind_size) : sizeof(sd_plugin_desc);
+}
+
 sd_status sd_plugin_check(const sd_plugin_desc *d, bool mapped, sd_err *err) {
     prober p;
     SD_TRY(prober_open(&p, err));
@@ -200,18 +296,18 @@ sd_status sd_plugin_check(const sd_plugin_desc *d, bool mapped, sd_err *err) {
                      d->abi_major, d->abi_minor, SD_ABI_MAJOR, SD_ABI_MINOR);
     else if (!readable(&p, d, 24))
         st = sd_fail(err, SD_EPLUGIN, "its sd_plugin is cut short");
-    else if (d->struct_size != sizeof *d)
-        st = sd_fail(err, SD_EPLUGIN, "its sd_plugin is %u bytes, ABI %d.%d has %zu",
-                     d->struct_size, SD_ABI_MAJOR, SD_ABI_MINOR, sizeof *d);
+    else if (d->struct_size != desc_size(d->abi_minor))
+        st = sd_fail(err, SD_EPLUGIN, "its sd_plugin is %u bytes, ABI %u.%u has %zu",
+                     d->struct_size, d->abi_major, d->abi_minor, desc_size(d->abi_minor));
     else if (d->op_size != sizeof(sd_op_desc))
         st = sd_fail(err, SD_EPLUGIN, "its op descriptors are %u bytes, ABI %d.%d has %zu",
                      d->op_size, SD_ABI_MAJOR, SD_ABI_MINOR, sizeof(sd_op_desc));
     else if (d->arg_size != sizeof(sd_arg_desc))
         st = sd_fail(err, SD_EPLUGIN, "its argument descriptors are %u bytes, ABI %d.%d has %zu",
                      d->arg_size, SD_ABI_MAJOR, SD_ABI_MINOR, sizeof(sd_arg_desc));
-    else if (!readable(&p, d, sizeof *d))
+    else if (!readable(&p, d, d->struct_size))
         st = sd_fail(err, SD_EPLUGIN, "its sd_plugin is cut short");
-    else if (d->n_ops == 0 || d->n_ops > MAX_OPS)
+    else if (d->n_ops > MAX_OPS || (d->n_ops == 0 && (d->abi_minor < 1 || d->n_kinds == 0)))
         st = sd_fail(err, SD_EPLUGIN, "it announces %u ops, expected 1..%d", d->n_ops, MAX_OPS);
     if (st == SD_OK)
         st = need_string(&k, d->name, "its name", false, err);
@@ -239,10 +335,13 @@ sd_status sd_plugin_check(const sd_plugin_desc *d, bool mapped, sd_err *err) {
         }
         s += w;
     }
-    if (st == SD_OK && !(aligned(d->ops) && readable(&p, d->ops, d->n_ops * sizeof *d->ops)))
+    if (st == SD_OK && d->n_ops &&
+        !(aligned(d->ops) && readable(&p, d->ops, d->n_ops * sizeof *d->ops)))
         st = sd_fail(err, SD_EPLUGIN, "its %u op descriptors are not in readable memory", d->n_ops);
     for (uint32_t i = 0; st == SD_OK && i < d->n_ops; i++)
         st = check_op_memory(&k, &d->ops[i], i, err);
+    if (st == SD_OK)
+        st = check_kinds(&k, d, err);
     void (*fn)(void);
     if (st == SD_OK) {
         memcpy(&fn, &d->init, sizeof fn);
@@ -394,7 +493,7 @@ static sd_status run_init(sd_session *s, const sd_plugin_desc *d, sd_err *err) {
     return st;
 }
 
-/* Registers a checked descriptor's ops, then runs init; undoes all on failure. */
+/* Registers a checked descriptor's ops and kinds, then runs init; undoes all on failure. */
 static sd_status install(sd_session *s, const sd_plugin_desc *d, const char *path, void *handle,
                          bool *init_ran, sd_err *err) {
     if (find_plugin(s, d->name) < s->n_plugins)
@@ -405,6 +504,7 @@ static sd_status install(sd_session *s, const sd_plugin_desc *d, const char *pat
     sd_loaded l = {.abi_major = d->abi_major,
                    .abi_minor = d->abi_minor,
                    .n_ops = d->n_ops,
+                   .n_kinds = d->abi_minor < 1 ? 0 : d->n_kinds,
                    .handle = handle,
                    .fini = d->fini};
     l.name = sd_strdup(d->name, err);
@@ -414,13 +514,17 @@ static sd_status install(sd_session *s, const sd_plugin_desc *d, const char *pat
     sd_status st = l.name && l.version && l.summary && l.path ? SD_OK : SD_ENOMEM;
     for (uint32_t i = 0; st == SD_OK && i < d->n_ops; i++)
         st = sd_op_register_versioned(s, &d->ops[i], l.name, l.version, err);
+    for (uint32_t i = 0; st == SD_OK && i < l.n_kinds; i++)
+        st = sd_kind_register(s, &d->kinds[i], l.name, l.version, err);
     if (st == SD_OK) {
         *init_ran = d->init != NULL;
         st = run_init(s, d, err);
     }
     if (st != SD_OK) {
-        if (l.name)
+        if (l.name) {
             sd_op_remove_plugin(s, l.name);
+            sd_kind_remove_plugin(s, l.name);
+        }
         free_loaded(&l);
         return st;
     }
@@ -486,6 +590,7 @@ static void detach(sd_session *s, size_t i) {
     if (l.fini)
         l.fini(&s->host);
     sd_op_remove_plugin(s, l.name);
+    sd_kind_remove_plugin(s, l.name);
     memmove(s->plugins + i, s->plugins + i + 1, (s->n_plugins - i - 1) * sizeof *s->plugins);
     s->n_plugins--;
     free_loaded(&l);
@@ -631,5 +736,6 @@ sd_plugin_info sd_plugin_at(const sd_session *s, size_t i) {
                             .path = l->path,
                             .abi_major = (int)l->abi_major,
                             .abi_minor = (int)l->abi_minor,
-                            .n_ops = l->n_ops};
+                            .n_ops = l->n_ops,
+                            .n_kinds = l->n_kinds};
 }

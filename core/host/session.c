@@ -9,6 +9,7 @@ sd_status sd_session_new(sd_session **out, sd_err *err) {
     if (!s)
         return SD_ENOMEM;
     s->run.seed = 1;
+    s->run.kinds = &s->kind_list;
     sd_api_fill_table(&s->host);
     const sd_builtin_group groups[] = {sd_ops_model(),    sd_ops_spectral(), sd_ops_eval(),
                                        sd_ops_generate(), sd_ops_trace(),    sd_ops_train(),
@@ -44,6 +45,7 @@ void sd_session_free(sd_session *s) {
     sd_free(s->ops);
     sd_free(s->gone);
     sd_free(s->plugins);
+    sd_kind_free_all(s);
     sd_free(s);
 }
 

@@ -20,7 +20,7 @@ sd_status sd_plugin_load_all(sd_session *s, sd_err *err);
 typedef struct sd_plugin_info {
     const char *name, *version, *summary, *path;
     int abi_major, abi_minor;
-    size_t n_ops;
+    size_t n_ops, n_kinds;
 } sd_plugin_info;
 size_t sd_plugin_count(const sd_session *s);
 sd_plugin_info sd_plugin_at(const sd_session *s, size_t i);

@@ -97,6 +97,122 @@ enum {
     SD_OP_NO_LINEAGE = 1 /* the model returned is not a product of this op's arguments (open) */
 };
 
+/* ---- attention kinds (1.1) -------------------------------------------------------------------
+ * A kind is how a layer's attention sublayer turns what it projects into the heads' outputs. The
+ * program owns the weights, their gradients, saving and the order of calls; a kind is its
+ * description and its functions. See plugins/template_kind.c. */
+
+/* What a layer's scores are before the softmax, whatever its kind's name (0: a host that does not
+ * say). R is the routing, F the filtering. */
+enum {
+    SD_SCORES_ABSENT = 1,   /* there are none (uniform), or no matrix of them (elu1) */
+    SD_SCORES_OF_QK = 2,    /* scale q k': R and F are its skew and symmetric parts */
+    SD_SCORES_OF_SKEW = 3,  /* scale (q k' - k q') minus a diagonal */
+    SD_SCORES_OF_PARTS = 4, /* factors of R and of F apart, and a number on the diagonal */
+    SD_SCORES_OF_KEYS = 5   /* a number a key, minus a diagonal */
+};
+
+/* One attention sublayer; what model_set_layer may change. Kinds are the host's list of attention
+ * kinds: "softmax", "sd", "bilinear", "elu1", "uniform", "potential", ... (plugins/README.md).
+ * Dimensions that the kind has no use for are 0, and made so when they are set. */
+typedef struct sd_hlayer_info {
+    uint32_t struct_size;
+    int32_t n_head, n_kv_head, d_qk, d_v;
+    int32_t planes, f_rank; /* bilinear: routing planes and filtering rank a head */
+    int32_t scores;         /* SD_SCORES_...; follows from the kind, not read by model_set_layer */
+    double scale; /* c (softmax) or alpha (sd): stays as it is whatever the factors' width */
+    char kind[24];
+    char options[64];
+} sd_hlayer_info;
+
+/* What a kind has the layer project beside the values (sd_kind_desc.parts; roles as for
+ * model_get_part). D is the model's width, H the heads. */
+enum {
+    SD_KIND_QK = 1,  /* queries and keys: "wq" "bq" "wk" "bk", d_qk a head */
+    SD_KIND_D = 2,   /* the positive diagonal d(x) of S-D: "wd" "bd". A kind with an option "diag"
+                        has it in layers with diag=input only */
+    SD_KIND_POT = 4, /* a number a head and token: "pot" (D+1, H), the last row its bias */
+    SD_KIND_PLANES = 8, /* two factors: "ra" "rb" (D+1, H*planes) */
+    SD_KIND_RANK = 16,  /* a factor and its weights: "f" (D+1, H*f_rank), "fl" (H*f_rank) */
+    SD_KIND_SCALAR = 32 /* a number a head: "diag" (H) */
+};
+
+enum {                        /* sd_kind_desc.flags */
+       SD_KIND_CAUSAL = 1,    /* refuses encoders */
+       SD_KIND_RECURRENT = 2, /* decodes with a state of constant size */
+       SD_KIND_ROTARY = 4     /* queries and keys may be rotary */
+};
+
+/* An option "name=value" of a layer: one of `choices` ("qk|skew"), or with NULL an integer in
+ * min..max. An option "window" hides all but the last keys of a row. */
+typedef struct sd_kind_option {
+    const char *name, *doc, *choices;
+    int64_t min, max;
+    const char *required; /* NULL, or: it must be given, for example with this value */
+} sd_kind_option;
+
+/* One sequence and the heads that share one key head. Data is float or double, as the functions it
+ * goes to; rows of q .. f are `ld` elements apart, of d `d_ld`, of o `o_ld`. What the kind has no
+ * part for is NULL. A new program may append fields. */
+typedef struct sd_kind_args {
+    uint32_t struct_size;
+    int32_t tokens, heads, d_qk, d_v, planes, f_rank; /* T, G, ... */
+    int32_t causal, window;                           /* window 0: all keys before a row */
+    int32_t reserved;
+    double scale;
+    const char *options; /* "features=skew window=64" */
+    size_t ld, d_ld, o_ld;
+    const void *q;       /* (T, G, d_qk), with bias, turned by rotary positions */
+    const void *k;       /* (T, d_qk) */
+    const void *v;       /* (T, d_v) */
+    const void *pot;     /* (T, G) */
+    const void *ra, *rb; /* (T, G, planes) */
+    const void *f;       /* (T, G, f_rank) */
+    const void *d;       /* (T, G), positive */
+    const void *diag;    /* (G) */
+    const void *fl;      /* (G, f_rank) */
+    void *o;             /* (T, G, d_v): to be written */
+    void *lse;           /* (G, T) a number a row that backward gets back; NULL: not wanted */
+    /* backward: o and lse as forward left them. Gradients are zero and to be added to; rows as
+     * those of what they belong to, dd's T rows of G numbers. */
+    const void *d_o;
+    void *dq, *dk, *dv, *dpot, *dra, *drb, *df, *dd, *ddiag, *dfl;
+} sd_kind_args;
+
+/* Called from several threads at once, never with the same memory to write: no static variables, no
+ * host. scratch: bytes of work memory (64-byte aligned, as found) that forward, or backward, and
+ * decode need for at most a->tokens tokens; what decode needs must not grow with them.
+ * decode: token t after tokens 0 .. t-1. o and d are those of t alone. A kind without state finds
+ * rows 0 .. t of q .. f (tokens = t + 1); a recurrent one row t (tokens = 1) and its state: of
+ * state_size bytes, zero before token 0. */
+typedef struct sd_kind_ops {
+    size_t (*scratch)(const sd_kind_args *a, int backward);
+    void (*forward)(const sd_kind_args *a, void *scratch);
+    void (*backward)(const sd_kind_args *a, void *scratch);
+    size_t (*state_size)(const sd_kind_args *a); /* NULL unless recurrent */
+    void (*decode)(const sd_kind_args *a, int32_t t, void *state, void *scratch);
+} sd_kind_ops;
+
+typedef struct sd_kind_desc {
+    uint32_t struct_size; /* sizeof(sd_kind_desc) */
+    uint32_t parts;       /* SD_KIND_QK | ... */
+    uint32_t flags;       /* SD_KIND_CAUSAL | ... */
+    uint32_t scores;      /* SD_SCORES_...: the matrix that heads and probe take apart, scale in */
+    const char *name;     /* [a-z][a-z0-9_]*, at most 23 bytes: what files and new{kind=} say */
+    const char *summary;  /* one line */
+    const sd_kind_option *options;
+    uint32_t n_options;
+    uint32_t reserved;
+    double scale_width; /* a fresh layer's scale is 1/sqrt(scale_width * d_qk); 0: 1 */
+    /* FLOPs of one token between projections and output, all heads; keys: seen by a row on average.
+     */
+    double (*flops)(const sd_hlayer_info *layer, double keys);
+    /* NULL, or: why a layer whose options and dimensions are in range is refused all the same
+     * (NULL: it is not). Sizes that scratch and state_size multiply are to be bounded here. */
+    const char *(*check)(const sd_hlayer_info *layer);
+    const sd_kind_ops *f32, *f64; /* on float and on double */
+} sd_kind_desc;
+
 /* ---- the plugin itself --------------------------------------------------------------------- */
 
 typedef struct sd_plugin_desc {
@@ -109,13 +225,23 @@ typedef struct sd_plugin_desc {
     const sd_op_desc *ops;
     int (*init)(const sd_host *host, sd_call *call); /* nullable; non-zero = load is undone */
     void (*fini)(const sd_host *host);               /* nullable; on unload, before the end */
+    /* -- 1.1; a descriptor of abi_minor 0 ends before this */
+    uint32_t kind_size; /* sizeof(sd_kind_desc); 0 without kinds */
+    uint32_t n_kinds;
+    const sd_kind_desc *kinds;
 } sd_plugin_desc;
 
-/* Start of the structure: `SD_PLUGIN_HEADER(ops), .name = "mine", .version = "1.0", ...` */
-#define SD_PLUGIN_HEADER(ops_)                                                                   \
+/* Start of the structure: `SD_PLUGIN_HEADER(ops), .name = "mine", .version = "1.0", ...`; for a
+ * plugin with attention kinds `SD_PLUGIN_HEADER(ops), SD_PLUGIN_KINDS(kinds), ...`, or without
+ * operations `SD_PLUGIN_ABI, SD_PLUGIN_KINDS(kinds), ...` */
+#define SD_PLUGIN_ABI                                                                            \
     .abi_major = SD_ABI_MAJOR, .abi_minor = SD_ABI_MINOR, .struct_size = sizeof(sd_plugin_desc), \
-    .op_size = sizeof(sd_op_desc), .arg_size = sizeof(sd_arg_desc),                              \
-    .n_ops = sizeof(ops_) / sizeof((ops_)[0]), .ops = (ops_)
+    .op_size = sizeof(sd_op_desc), .arg_size = sizeof(sd_arg_desc)
+#define SD_PLUGIN_HEADER(ops_) \
+    SD_PLUGIN_ABI, .n_ops = sizeof(ops_) / sizeof((ops_)[0]), .ops = (ops_)
+#define SD_PLUGIN_KINDS(kinds_)                                                         \
+    .kind_size = sizeof(sd_kind_desc), .n_kinds = sizeof(kinds_) / sizeof((kinds_)[0]), \
+    .kinds = (kinds_)
 
 /* ---- types of the function table ------------------------------------------------------------ */
 
@@ -160,29 +286,6 @@ typedef struct sd_hmodel_info {
     int64_t n_params;
     char family[24];
 } sd_hmodel_info;
-
-/* What a layer's scores are before the softmax, whatever its kind's name (0: a host that does not
- * say). R is the routing, F the filtering. */
-enum {
-    SD_SCORES_ABSENT = 1,   /* there are none (uniform), or no matrix of them (elu1) */
-    SD_SCORES_OF_QK = 2,    /* scale q k': R and F are its skew and symmetric parts */
-    SD_SCORES_OF_SKEW = 3,  /* scale (q k' - k q') minus a diagonal */
-    SD_SCORES_OF_PARTS = 4, /* factors of R and of F apart, and a number on the diagonal */
-    SD_SCORES_OF_KEYS = 5   /* a number a key, minus a diagonal */
-};
-
-/* One attention sublayer; what model_set_layer may change. Kinds are the host's list of attention
- * kinds: "softmax", "sd", "bilinear", "elu1", "uniform", "potential", ... (plugins/README.md).
- * Dimensions that the kind has no use for are 0, and made so when they are set. */
-typedef struct sd_hlayer_info {
-    uint32_t struct_size;
-    int32_t n_head, n_kv_head, d_qk, d_v;
-    int32_t planes, f_rank; /* bilinear: routing planes and filtering rank a head */
-    int32_t scores;         /* SD_SCORES_...; follows from the kind, not read by model_set_layer */
-    double scale; /* c (softmax) or alpha (sd): stays as it is whatever the factors' width */
-    char kind[24];
-    char options[64];
-} sd_hlayer_info;
 
 /* What one attention sublayer saw on one batch; pointers are valid during the callback only. q and
  * k are NULL together, and d_qk 0, where the kind has none (uniform, potential, bilinear). */

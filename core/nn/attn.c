@@ -26,6 +26,25 @@ const sd_attn_kind *sd_attn_find(const char *name) {
     return NULL;
 }
 
+const sd_attn_kind *sd_attn_at_in(const sd_run *run, size_t i) {
+    if (i < N_KINDS)
+        return kinds[i];
+    return run && run->kinds && i - N_KINDS < run->kinds->n ? run->kinds->row[i - N_KINDS] : NULL;
+}
+
+const sd_attn_kind *sd_attn_find_in(const sd_run *run, const char *name) {
+    const sd_attn_kind *k;
+    for (size_t i = 0; (k = sd_attn_at_in(run, i)); i++)
+        if (strcmp(k->name, name) == 0)
+            return k;
+    return NULL;
+}
+
+void sd_attn_bind(sd_layer_cfg *lc, const sd_run *run) {
+    const sd_attn_kind *k = sd_attn_find_in(run, lc->kind);
+    lc->foreign = k && k->plugin ? k : NULL;
+}
+
 const sd_attn_kind *sd_attn_of(const sd_layer_cfg *lc) {
     if (lc->foreign && strcmp(lc->foreign->name, lc->kind) == 0)
         return lc->foreign;
@@ -67,7 +86,7 @@ void sd_attn_normalize(sd_layer_cfg *lc) {
 
 double sd_attn_fresh_scale(const sd_layer_cfg *lc) {
     const sd_attn_kind *k = sd_attn_of(lc);
-    return k && lc->d_qk > 0 ? 1.0 / sqrt(k->scale_width * lc->d_qk) : 1.0;
+    return k && lc->d_qk > 0 && k->scale_width > 0 ? 1.0 / sqrt(k->scale_width * lc->d_qk) : 1.0;
 }
 
 static int64_t part_width(const sd_layer_cfg *lc, sd_attn_width w) {
@@ -221,7 +240,9 @@ sd_status sd_attn_check(const sd_layer_cfg *lc, sd_err *err) {
         return no_use(k, "planes", lc->planes, err);
     if (lc->f_rank != 0 && !sd_attn_uses(lc, SD_WIDTH_RANK))
         return no_use(k, "f_rank", lc->f_rank, err);
-    return check_options(k, lc, err);
+    SD_TRY(check_options(k, lc, err));
+    const char *why = k->check ? k->check(lc) : NULL;
+    return why ? sd_fail(err, SD_EFORMAT, "attention kind '%s': %s", k->name, why) : SD_OK;
 }
 
 /* ---- which keys a row sees ------------------------------------------------------------------- */

@@ -48,7 +48,7 @@ typedef struct sd_attn_part {
     sd_diag diag; /* there only when the layer's diagonal is this one; SD_DIAG_NONE: always */
 } sd_attn_part;
 
-enum { SD_ATTN_MAX_PARTS = 8 };
+enum { SD_ATTN_MAX_PARTS = 10 };
 
 /* An option "name=value" of sd_layer_cfg.options. */
 typedef struct sd_attn_option {
@@ -87,8 +87,9 @@ typedef enum sd_score_diag {
 
 /* What a call works on. All data pointers are float or double, as the ops they go to. */
 typedef struct sd_attn_args {
-    int batch, tokens; /* B, T */
-    int n_head, n_kv;  /* H, Hkv */
+    const struct sd_attn_kind *kind; /* a built-in kind's functions do not look at it */
+    int batch, tokens;               /* B, T */
+    int n_head, n_kv;                /* H, Hkv */
     int d_qk, d_v, planes, f_rank;
     int first; /* decode: the token that row 0 of o, dval and, for recurrent kinds, proj stands for
                 */
@@ -141,11 +142,28 @@ typedef struct sd_attn_kind {
      * average. */
     double (*flops)(const sd_layer_cfg *lc, double keys);
     const sd_attn_ops *f32, *f64;
+    /* Kinds that are not in the library's list: where they come from ("linearize", "1.0"), what
+     * their functions find through sd_attn_args.kind and sd_layer_cfg.foreign, and a check of a
+     * layer that its options and dimensions have passed: NULL, or why it is refused. */
+    const char *plugin, *version;
+    const void *impl;
+    const char *(*check)(const sd_layer_cfg *lc);
 } sd_attn_kind;
+
+/* Foreign rows (sd_run.kinds). They outlive every model that is opened or made with them. */
+typedef struct sd_attn_list {
+    const sd_attn_kind **row;
+    size_t n;
+} sd_attn_list;
 
 /* The built-in list. */
 const sd_attn_kind *sd_attn_find(const char *name); /* NULL when unknown */
 const sd_attn_kind *sd_attn_at(size_t i);           /* NULL past the end */
+/* The same with the rows of run->kinds (nullable) after the built-in ones. */
+const sd_attn_kind *sd_attn_find_in(const sd_run *SD_NULLABLE run, const char *name);
+const sd_attn_kind *sd_attn_at_in(const sd_run *SD_NULLABLE run, size_t i);
+/* Sets lc->foreign to the row of run->kinds that lc->kind names; NULL when none does. */
+void sd_attn_bind(sd_layer_cfg *lc, const sd_run *SD_NULLABLE run);
 /* A layer's row: a foreign one that the layer carries (sd_layer_cfg.foreign), else from the list;
  * NULL when unknown. */
 const sd_attn_kind *sd_attn_of(const sd_layer_cfg *lc);

@@ -42,7 +42,8 @@ static void carve_layer(sd_decoder *d, int l, carver *c) {
         dl->off[nl->part[i].slot] = dl->w;
         dl->w += nl->part[i].n / kv;
     }
-    sd_attn_args a = {.batch = 1,
+    sd_attn_args a = {.kind = nl->kind,
+                      .batch = 1,
                       .tokens = d->rows,
                       .n_head = lc->n_head / lc->n_kv_head,
                       .n_kv = 1,

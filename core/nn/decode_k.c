@@ -235,7 +235,8 @@ static sd_attn_args args_of(const pass *p, size_t g) {
     size_t group = group_of(p);
     const real *diag = par(p, p->l, SD_ROLE_DIAG);
     const real *fl = par(p, p->l, SD_ROLE_FL);
-    sd_attn_args a = {.batch = 1,
+    sd_attn_args a = {.kind = p->nl->kind,
+                      .batch = 1,
                       .tokens = (int)p->n,
                       .first = p->d->len,
                       .n_head = (int)group,

@@ -126,6 +126,7 @@ static sd_status configure(const json_t *config, sd_container *c, sd_config *cfg
         if (!kind || !kind[0] || strlen(kind) >= sizeof lc->kind)
             return sd_fail(err, SD_EFORMAT, "'attention' of layer %d must name a kind", l);
         strcpy(lc->kind, kind);
+        sd_attn_bind(lc, run);
         sd_attn_normalize(lc);
         lc->scale = sd_attn_fresh_scale(lc);
         SD_TRY(per_layer(config, "alpha", l, n_layer, &v, err));

@@ -134,7 +134,8 @@ sd_status sd_model_no_part(const sd_model *m, int layer, sd_role r, sd_err *err)
 
 /* ---- model_open.c, model_save.c: a layer under "sd_layers" ---- */
 json_t *sd_layer_json(const sd_layer_cfg *lc);
-sd_status sd_layer_from_json(const json_t *o, sd_layer_cfg *lc, sd_err *err);
+sd_status sd_layer_from_json(const json_t *o, const sd_run *SD_NULLABLE run, sd_layer_cfg *lc,
+                             sd_err *err);
 
 /* ---- model_lineage.c ---- */
 void sd_model_free_step(model_step *s);

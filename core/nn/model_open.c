@@ -145,7 +145,9 @@ static sd_status match_tensors(sd_model *m, found_list *f, const sd_run *run, sd
 
 /* ---- config.json: sd's own keys ------------------------------------------------------------ */
 
+/* A plugin's kind is written with the plugin: "linearize 1.0". */
 json_t *sd_layer_json(const sd_layer_cfg *lc) {
+    const sd_attn_kind *k = sd_attn_of(lc);
     json_t *o = json_pack("{s:s}", "kind", lc->kind);
     int bad = !o;
 #define PUT(name_, lo_, hi_, opt_) \
@@ -154,6 +156,8 @@ json_t *sd_layer_json(const sd_layer_cfg *lc) {
 #undef PUT
     bad = bad || json_object_set_new(o, "scale", json_real(lc->scale)) != 0 ||
           json_object_set_new(o, "options", json_string(lc->options)) != 0;
+    if (!bad && k && k->plugin)
+        bad = json_object_set_new(o, "plugin", json_sprintf("%s %s", k->plugin, k->version)) != 0;
     if (bad) {
         json_decref(o);
         return NULL;
@@ -161,7 +165,34 @@ json_t *sd_layer_json(const sd_layer_cfg *lc) {
     return o;
 }
 
-sd_status sd_layer_from_json(const json_t *o, sd_layer_cfg *lc, sd_err *err) {
+/* Is the row that the layer's kind means there? Another plugin's kind of the same name is another
+ * kind; another version is told. */
+static sd_status need_plugin(const json_t *o, const sd_layer_cfg *lc, const sd_run *run,
+                             sd_err *err) {
+    const char *plugin;
+    bool given;
+    SD_TRY(sd_json_str(o, "plugin", &plugin, &given, err));
+    if (!given || !*plugin)
+        return SD_OK;
+    const sd_attn_kind *k = sd_attn_of(lc);
+    size_t name = strcspn(plugin, " ");
+    if (!k)
+        return sd_fail(err, SD_EPLUGIN,
+                       "attention kind '%s' needs plugin %.100s, which is not loaded", lc->kind,
+                       plugin);
+    if (!k->plugin || strlen(k->plugin) != name || memcmp(k->plugin, plugin, name) != 0)
+        return sd_fail(err, SD_EPLUGIN,
+                       "attention kind '%s' is that of plugin %.100s; the one at hand is %s%s",
+                       lc->kind, plugin, k->plugin ? "of plugin " : "built in",
+                       k->plugin ? k->plugin : "");
+    if (plugin[name] && strcmp(plugin + name + 1, k->version) != 0)
+        sd_run_log(run, SD_LOG_WARN,
+                   "attention kind '%s' was saved with plugin %.100s; version %s is loaded",
+                   lc->kind, plugin, k->version);
+    return SD_OK;
+}
+
+sd_status sd_layer_from_json(const json_t *o, const sd_run *run, sd_layer_cfg *lc, sd_err *err) {
     const char *kind = "", *options = "";
     bool given;
     SD_TRY(sd_json_str(o, "kind", &kind, NULL, err));
@@ -173,6 +204,8 @@ sd_status sd_layer_from_json(const json_t *o, sd_layer_cfg *lc, sd_err *err) {
     memset(lc, 0, sizeof *lc);
     strcpy(lc->kind, kind);
     strcpy(lc->options, options);
+    sd_attn_bind(lc, run);
+    SD_TRY(need_plugin(o, lc, run, err));
 #define GET(name_, lo_, hi_, opt_) \
     SD_TRY(sd_family_int(o, #name_, NULL, lo_, hi_, !(opt_), &lc->name_, err));
     SD_LAYER_INTS(GET)
@@ -181,7 +214,7 @@ sd_status sd_layer_from_json(const json_t *o, sd_layer_cfg *lc, sd_err *err) {
     return sd_json_f64(o, "scale", &lc->scale, NULL, err);
 }
 
-static sd_status read_layers(const json_t *config, sd_config *cfg, sd_err *err) {
+static sd_status read_layers(const json_t *config, const sd_run *run, sd_config *cfg, sd_err *err) {
     const json_t *a = json_object_get(config, "sd_layers");
     if (!a || json_is_null(a))
         return SD_OK;
@@ -193,7 +226,7 @@ static sd_status read_layers(const json_t *config, sd_config *cfg, sd_err *err) 
             continue;
         if (!json_is_object(o))
             return sd_fail(err, SD_EFORMAT, "'sd_layers': entry %d is no object", l);
-        sd_status st = sd_layer_from_json(o, &cfg->layer[l], err);
+        sd_status st = sd_layer_from_json(o, run, &cfg->layer[l], err);
         if (st != SD_OK) {
             sd_err_context(err, "'sd_layers': layer %d", l);
             return st;
@@ -349,7 +382,7 @@ static sd_status open_into(sd_model *m, const char *path, const sd_run *run, sd_
     st = m->family->configure(config, m->container, &m->cfg, run, err);
     snprintf(m->cfg.family, sizeof m->cfg.family, "%s", m->family->name);
     if (st == SD_OK && !gguf)
-        st = read_layers(config, &m->cfg, err);
+        st = read_layers(config, run, &m->cfg, err);
     if (st == SD_OK)
         st = sd_config_check(&m->cfg, err);
     if (st == SD_OK && !gguf)

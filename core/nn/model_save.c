@@ -17,7 +17,7 @@ static sd_status describe_layers(const sd_model *m, json_t *o, sd_err *err) {
         bool any = false;
         json_t *a = json_array();
         for (int l = 0; a && l < m->cfg.n_layer; l++) {
-            bool same = sd_layer_same(&back.layer[l], &m->cfg.layer[l]);
+            bool same = !m->cfg.layer[l].foreign && sd_layer_same(&back.layer[l], &m->cfg.layer[l]);
             any = any || !same;
             json_array_append_new(a, same ? json_null() : sd_layer_json(&m->cfg.layer[l]));
         }

@@ -315,7 +315,8 @@ static void carve_all(const sd_net *net, const sd_net_plan *p, int threads, carv
         ld = max_sz(ld, nl->ld);
         heads = max_sz(heads, (size_t)lc->n_head);
         fl = max_sz(fl, (size_t)lc->n_head * (size_t)lc->f_rank);
-        sd_attn_args a = {.tokens = p->tokens,
+        sd_attn_args a = {.kind = nl->kind,
+                          .tokens = p->tokens,
                           .n_head = lc->n_head,
                           .n_kv = lc->n_kv_head,
                           .d_qk = lc->d_qk,

@@ -37,6 +37,7 @@ static void set_layer(pass *p, int l) {
     const sd_layer_cfg *lc = p->lc;
     sd_attn_args *a = &p->args;
     memset(a, 0, sizeof *a);
+    a->kind = p->nl->kind;
     a->batch = p->b->batch;
     a->tokens = p->b->tokens;
     a->n_head = lc->n_head;

@@ -38,7 +38,8 @@ static double params(const sd_config *cfg, int layer) {
 static size_t state_elements(const sd_config *cfg, int layer) {
     const sd_layer_cfg *lc = &cfg->layer[layer];
     const sd_attn_kind *k = sd_attn_of(lc);
-    sd_attn_args a = {.batch = 1,
+    sd_attn_args a = {.kind = k,
+                      .batch = 1,
                       .tokens = 1,
                       .n_head = lc->n_head / lc->n_kv_head,
                       .n_kv = 1,
