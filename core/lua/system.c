@@ -48,15 +48,20 @@ static int plugin_list(lua_State *L) {
     sd_err e = {0};
     sd_table *t = *b = sd_table_new("plugins", &e);
     sd_status st = t ? SD_OK : SD_ENOMEM;
-    static const char *const cols[][2] = {{"name", "the plugin's name"},
-                                          {"version", "its version"},
-                                          {"abi", "the interface it was built for"},
-                                          {"ops", "operations it brings"},
-                                          {"summary", "what it does"},
-                                          {"path", "the file it came from"}};
+    static const struct {
+        const char *name, *doc;
+        sd_col_kind kind;
+        bool wide;
+    } cols[] = {{"name", "the plugin's name", SD_COL_STR, false},
+                {"version", "its version", SD_COL_STR, false},
+                {"abi", "the interface it was built for", SD_COL_STR, false},
+                {"ops", "operations it brings", SD_COL_INT, false},
+                {"kinds", "attention kinds it brings", SD_COL_INT, false},
+                {"summary", "what it does", SD_COL_STR, false},
+                {"path", "the file it came from", SD_COL_STR, true}};
     for (size_t i = 0; st == SD_OK && i < sizeof cols / sizeof *cols; i++)
-        st = sd_table_add_column(t, cols[i][0], i == 3 ? SD_COL_INT : SD_COL_STR, cols[i][1],
-                                 i == 5, NULL, &e);
+        st =
+            sd_table_add_column(t, cols[i].name, cols[i].kind, cols[i].doc, cols[i].wide, NULL, &e);
     for (size_t i = 0; st == SD_OK && i < sd_plugin_count(s); i++) {
         sd_plugin_info p = sd_plugin_at(s, i);
         char abi[32];
@@ -73,8 +78,10 @@ static int plugin_list(lua_State *L) {
             st = sd_table_set_str(t, row, "summary", p.summary, &e);
         if (st == SD_OK)
             st = sd_table_set_str(t, row, "path", p.path, &e);
-        if (st == SD_OK)
+        if (st == SD_OK) {
             sd_table_set_int(t, row, "ops", (int64_t)p.n_ops);
+            sd_table_set_int(t, row, "kinds", (int64_t)p.n_kinds);
+        }
     }
     return st == SD_OK ? 1 : sd_lua_raise(L, &e);
 }
